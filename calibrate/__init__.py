@@ -1,0 +1,1 @@
+"""Profiles from measurements: kernels timed here, or tables that others have published."""

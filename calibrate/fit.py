@@ -1,0 +1,90 @@
+"""Token weights from composed steps: non-negative least squares on relative errors, and how wrong the result is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from costmodel.features import Feature
+from costmodel.profile import RegionError
+
+FloatArray = npt.NDArray[np.float64]
+
+FITTED_FEATURES: tuple[tuple[Feature, str], ...] = (
+    # Knees: a GEMM is memory-bound below about 128 rows and gets there gradually; decode attention has a floor below
+    # about 128 tokens of context each, and loses parallelism in few long sequences.
+    (Feature("device_steps"), "weights"),
+    *((Feature("gemm_rows", past), "gemm") for past in (0, 128, 256, 512, 768, 4096)),
+    *((Feature("logit_rows", past), "logits") for past in (0, 256)),
+    (Feature("prefill_steps"), "prefill_attention"),
+    (Feature("prefill_chunks"), "prefill_attention"),
+    (Feature("prefill_tokens"), "prefill_rows"),
+    (Feature("prefill_pairs"), "prefill_attention"),
+    (Feature("decode_steps"), "decode_attention"),
+    (Feature("decode_requests"), "decode_rows"),
+    *((Feature("decode_kv_tokens", 0, each), "decode_attention") for each in (0, 128, 4096)),
+)
+"""Candidates; those that get no weight are left out of the profile."""
+
+ROUNDS = 8
+"""Of reweighting by the prediction; weights stop changing in the sixth digit before that."""
+
+
+def fit_weights(matrix: FloatArray, seconds: FloatArray, regions: Sequence[str]) -> FloatArray:
+    """Seconds per unit of each column, all >= 0, so that (predicted - seconds) / predicted is small.
+
+    Errors are taken relative to the prediction: relative to the measurement, too slow counts less than too fast and
+    the fit comes out low. Every region counts the same, however many steps it has. Shape: matrix (steps, features).
+    """
+    names, counts = np.unique(np.array(regions), return_counts=True)
+    sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    importance = np.array([sizes[region] ** -0.5 for region in regions])
+    predicted = seconds
+    weights = np.zeros(matrix.shape[1])
+    for _ in range(ROUNDS):
+        scale = importance / predicted
+        columns = matrix * scale[:, None]
+        norms = np.linalg.norm(columns, axis=0)
+        norms[norms == 0] = 1.0
+        weights = nnls(columns / norms, seconds * scale)[0] / norms
+        predicted = np.maximum(matrix @ weights, seconds.min())
+    return weights
+
+
+def region_errors(predicted: FloatArray, seconds: FloatArray, regions: Sequence[str]) -> tuple[RegionError, ...]:
+    """One row per region, in order of appearance, and one for all."""
+    errors = predicted / seconds - 1
+    labels = np.array(regions)
+    rows = [_row(region, errors[labels == region]) for region in dict.fromkeys(regions)]
+    return (*rows, _row("all", errors))
+
+
+def held_out_errors(matrix: FloatArray, seconds: FloatArray, regions: Sequence[str]) -> tuple[RegionError, ...]:
+    """As `region_errors`, each region predicted by weights fitted to the others."""
+    labels = np.array(regions)
+    predicted = np.zeros_like(seconds)
+    for region in dict.fromkeys(regions):
+        inside = labels == region
+        weights = fit_weights(matrix[~inside], seconds[~inside], labels[~inside].tolist())
+        predicted[inside] = matrix[inside] @ weights
+    return region_errors(predicted, seconds, regions)
+
+
+def _row(region: str, errors: FloatArray) -> RegionError:
+    sizes = np.abs(errors)
+    return RegionError(
+        region=region,
+        num_steps=len(errors),
+        mape_ratio=_digits(sizes.mean()),
+        median_ratio=_digits(np.median(sizes)),
+        p90_ratio=_digits(np.percentile(sizes, 90)),
+        worst_ratio=_digits(sizes.max()),
+        bias_ratio=_digits(errors.mean()),
+    )
+
+
+def _digits(ratio: float | np.floating) -> float:
+    return round(float(ratio), 4)

@@ -1,0 +1,1 @@
+"""tokenwork's simulator: a serving engine's decisions (`sim.core`), replayed on a clock (`sim.driver`)."""

@@ -1,0 +1,475 @@
+"""The engine core: owns queues, requests and blocks; turns passes into plans and outcomes into progress.
+
+One step of a synchronous engine, as a driver goes through it:
+
+    core.submit(request, stop_after=answer_tokens)   # queued, or rejected at once
+    plan = core.plan_step()                          # blocks are taken, victims freed, requests admitted
+    ...the forward runs...
+    core.commit_step(plan, plan.steps)               # tokens come out, endings free their blocks
+
+A plan that holds for several steps may be cut short (`cut`) when something happens outside. With depth 2 the next plan
+is made before the last one is committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from costmodel.shape import StepShape
+from sim.core.cohort import FOREVER, DecodeCohort
+from sim.core.lifecycle import Event, State, after
+from sim.core.observer import Observer
+from sim.core.passes import Run
+from sim.core.plan import ADMIT, BatchPlan, Decision, Item, StepDraft, Verdict, reject
+from sim.core.request import Request
+from sim.core.spec import EngineSpec, Quirk
+from sim.kv.store import Hit
+
+NO_PROGRESS_PREEMPTIONS = 10_000
+"""So many preemptions without a token gained in between are not scheduling any more (law 9)."""
+
+
+class NoProgress(Exception):
+    """The engine preempts and resumes for ever, or holds requests that it can never run."""
+
+
+class EngineCore:
+    """One engine's state and its only writer. See the module for the protocol; all times are the caller's."""
+
+    def __init__(self, spec: EngineSpec, observer: Observer | None = None, *, max_stretch: int = FOREVER) -> None:
+        self.spec = spec
+        self.observer = observer or Observer()
+        self.max_stretch = max_stretch
+        """The most steps a plan may hold; 1 makes every step a plan of its own."""
+        self.store = spec.store()
+        self.block_tokens = self.store.block_tokens
+        self.waiting = spec.order.queue()
+        self.running: dict[Request, None] = {}
+        self.prefilling: dict[Request, None] = {}
+        """Of the running: those with more to compute than the next decode's token, in list order."""
+        self.cohort = DecodeCohort(self.block_tokens, self.observer.decoded)
+        self.reserved_blocks = 0
+        self.peak_used_blocks = 0
+        self.outstanding: deque[BatchPlan] = deque()
+        self.refused: list[Request] = []
+        """Whose blocks were refused when `plan_step` last returned None."""
+        self._stop_after: dict[Request, int] = {}
+        """The truth, kept from policies: after how many output tokens the executor will stop a request."""
+        self._learners: dict[Request, None] = {}
+        """Decoding requests whose output others may hit: their blocks must be registered as they fill."""
+        self._ending: dict[Request, int] = {}
+        """Over as soon as the step in flight is committed (depth 2), with the full blocks known so far."""
+        self._prefill_tokens_out = 0 if Quirk.PREFILL_EMITS_NOTHING in spec.quirks else 1
+        self._latest_seq = 0
+        self._decode_seq = 0
+        """No decode was admitted after this number."""
+        self._arrivals = 0
+        self._plans = 0
+        self._cursor = 0
+        self._committed_step = 0
+        self._preemptions_since_token = 0
+
+    # -- what policies may ask
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def final_kv_tokens(self, request: Request) -> int:
+        return request.prompt_tokens + request.max_tokens - self._prefill_tokens_out
+
+    @property
+    def used_blocks(self) -> int:
+        return self.store.total_blocks - self.store.free_blocks
+
+    @property
+    def idle(self) -> bool:
+        return not (self.running or len(self.waiting) or self.outstanding)
+
+    @property
+    def decodes_come_first(self) -> bool:
+        """Whether every decode stands before every prefill in list order."""
+        return not self.prefilling or next(iter(self.prefilling)).seq > self._decode_seq
+
+    # -- requests come and go
+
+    def submit(self, request: Request, *, stop_after: int) -> Decision:
+        """Queue a request, or refuse what can never run; the decision says why.
+
+        `stop_after` is the executor's promise that the answer has exactly so many tokens (>= 1) unless max_tokens ends
+        it before. It stays out of the policies' sight.
+        """
+        self._arrivals += 1
+        request.arrival_number = self._arrivals
+        if request.content is not None:
+            request.content.owner = self._arrivals
+        decision = self._model_length(request)
+        if decision is ADMIT:
+            decision = self.spec.admission.feasible(self, request)
+        if decision.verdict is Verdict.REJECT:
+            self._finalise(request, Event.REJECT, decision.reason, decision.detail)
+            return decision
+        self._stop_after[request] = min(stop_after, request.max_tokens)
+        self.waiting.push(request)
+        return decision
+
+    def _model_length(self, request: Request) -> Decision:
+        limit, prompt, asked = self.spec.max_model_len, request.prompt_tokens, request.max_tokens
+        if prompt > limit:
+            return reject("prompt > max_model_len", f"prompt of {prompt} tokens > max_model_len {limit}")
+        if prompt == limit:
+            detail = f"prompt of {prompt} tokens leaves no room for output: max_model_len {limit}"
+            return reject("prompt = max_model_len", detail)
+        if prompt + asked > limit:
+            if self.spec.longer_than_model == "reject":
+                detail = f"prompt {prompt} + max_tokens {asked} = {prompt + asked} > max_model_len {limit}"
+                return reject("prompt + max_tokens > max_model_len", detail)
+            request.max_tokens = limit - prompt
+        return ADMIT
+
+    def cancel(self, request: Request, event: Event = Event.CANCEL, reason: str = "") -> None:
+        """Take a live request out, blocks and all, at once; tokens in flight are never delivered.
+
+        Also for timeouts and failures, by `event`. Call it at a step boundary, before that step is committed.
+        """
+        if request.state is State.QUEUED:
+            self.waiting.remove(request)
+        else:
+            self._leave_running(request, returns=False)
+        self._ending.pop(request, None)
+        for plan in self.outstanding:
+            request.outputs -= sum(item.emits and item.request is request for item in plan.items)
+        self._finalise(request, event, reason)
+
+    def place(self, request: Request, *, computed_tokens: int, output_tokens: int, stop_after: int) -> None:
+        """Put a request into the running list as it is mid-way (an initial state); its blocks are taken.
+
+        With all known tokens computed but the newest it decodes, else it is in its prefill.
+        """
+        self._arrivals += 1
+        request.arrival_number = self._arrivals
+        if request.content is not None:
+            request.content.owner = self._arrivals
+        self._stop_after[request] = min(stop_after, request.max_tokens)
+        hit = self.store.match(request)
+        held = self.blocks(computed_tokens)
+        if held - hit.blocks + hit.free_blocks > self.store.free_blocks:
+            raise ValueError(
+                f"initial state: request {request.id} needs {held} blocks, {self.store.free_blocks} are free"
+            )
+        request.outputs = output_tokens
+        self._enter_running(request, computed_tokens)
+        self.store.admit(request, hit, held - hit.blocks, computed_tokens // self.block_tokens)
+        request.held_blocks = held
+        if request.computed == request.known_tokens - self._prefill_tokens_out:
+            self._start_decoding(request)
+        self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
+
+    # -- planning
+
+    def plan_step(self) -> BatchPlan | None:
+        """Run the engine's passes up to the next forward; None if there is nothing to run.
+
+        Applies what real engines apply while scheduling: blocks taken and evicted, victims freed, prefixes registered,
+        requests moved between queues. A step in which everybody lost his blocks is a plan without work.
+        """
+        if self.spec.depth > 1:
+            self._set_aside_ended()
+        passes = self.spec.passes
+        draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
+        while self._cursor < len(passes):
+            step_pass = passes[self._cursor]
+            self._cursor += 1
+            if not isinstance(step_pass, Run):
+                step_pass.apply(self, draft)
+            elif not draft.empty:
+                if step_pass.restart:
+                    self._cursor = 0
+                return self._seal(draft)
+        self._cursor = 0
+        self.refused = draft.refused
+        return self._seal(draft) if draft.preempted else None
+
+    def _set_aside_ended(self) -> None:
+        """Depth 2: a request whose last token is in flight is not scheduled again if its length says so.
+
+        If only its text does (an end token), nobody knows yet, and it is scheduled once more, in vain.
+        """
+        for request in self.cohort.pop_due(self.cohort.step):
+            self._ending[request] = self._full_blocks(request, scheduled=0)
+            if self._stop_after[request] >= request.max_tokens:
+                self._stop_decoding(request)
+
+    def _seal(self, draft: StepDraft) -> BatchPlan:
+        """Turn a draft into a plan: counters move on, as in vLLM, before the forward has run."""
+        cohort = self.cohort
+        decode_step, context = cohort.step, cohort.context_tokens
+        decodes = cohort.size if draft.all_decodes else 0
+        stalled: Iterable[Request] = ()
+        if draft.decodes:
+            decodes = len(draft.decodes)
+            stalled = [request for request in self.running if request.decoding and request not in draft.decodes]
+            context -= sum(request.computed_tokens for request in stalled)
+        if decodes:
+            cohort.step += 1
+            for request in stalled:
+                cohort.stall(request)
+        shape = StepShape(
+            tuple([(item.tokens, item.context) for item in draft.items]), decodes, context if decodes else 0
+        )
+        self._plans += 1
+        plan = BatchPlan(self._plans, draft, shape=shape, decode_step=decode_step)
+        for item in draft.items:
+            request = item.request
+            request.computed += item.tokens
+            if request.computed == request.prompt_tokens + request.outputs:
+                item.emits = self._prefill_tokens_out > 0
+                request.outputs += self._prefill_tokens_out
+                self._start_decoding(request)
+        if draft.all_decodes and not draft.items:
+            plan.steps = self._steady_steps(plan, draft)
+        self.outstanding.append(plan)
+        self._note_peak()
+        return plan
+
+    def _steady_steps(self, plan: BatchPlan, draft: StepDraft) -> int:
+        """How many steps this pure-decode plan stays the same if nothing happens outside.
+
+        Beside this stand the preconditions of a stretch; tests/sim/core/test_stretch.py has one test for each. Every
+        running request decodes; nobody was preempted, rejected or is about to end; whoever waits is blocked by
+        something that only an event can change; the next ending, block shortage, and block that a waiting request
+        could hit are outside.
+        """
+        cohort = self.cohort
+        if draft.preempted or draft.rejected or self._ending or cohort.size != len(self.running):
+            return 1
+        steps = min(cohort.next_end() - plan.decode_step, self.max_stretch)
+        if steps > 1 and self._learners:
+            steps = min(steps, self._steps_to_next_full_block())
+        for step_pass in self.spec.passes:
+            if steps <= 1:
+                return 1
+            steps = min(steps, step_pass.steady_steps(self, plan))
+        if steps > 1:
+            steps = 1 + cohort.affordable_steps(self.store.free_blocks, steps - 1)
+        return steps
+
+    def _steps_to_next_full_block(self) -> int:
+        """Steps up to the one in which an output fills a block that others may hit: it must open a plan."""
+        size, lag = self.block_tokens, self.spec.depth - 1
+        return min(size - (request.computed_tokens - lag) % size for request in self._learners)
+
+    # -- what passes do to the draft
+
+    def blocks_to_add(self, request: Request, tokens: int) -> int:
+        """Blocks that a running request lacks for computing `tokens` more."""
+        if request.decoding:
+            return 1 if request.computed_tokens % self.block_tokens == 0 else 0
+        return max(0, self.blocks(request.computed + tokens) - request.held_blocks)
+
+    def schedule_decodes(self, draft: StepDraft) -> None:
+        """All members of the cohort decode; the caller has found the blocks and the budget to be there."""
+        self.store.take(self.cohort.next_blocks())
+        draft.all_decodes = True
+
+    def schedule(self, draft: StepDraft, request: Request, tokens: int, new_blocks: int) -> None:
+        """A running request computes `tokens`; the caller has found the blocks to be there and spent the budget."""
+        if request.decoding:
+            assert draft.decodes is not None
+            draft.decodes.add(request)
+            if request in self._learners:
+                full = self._full_blocks(request, scheduled=1)
+                self.store.grow(request, new_blocks, full)
+            else:
+                self.store.take(new_blocks)
+            return
+        draft.items.append(
+            Item(request, tokens=tokens, context=request.computed, new_blocks=new_blocks, admitted=False)
+        )
+        request.held_blocks += new_blocks
+        self.store.grow(request, new_blocks, (request.computed + tokens) // self.block_tokens)
+
+    def admit(self, draft: StepDraft, request: Request, hit: Hit, tokens: int, held_blocks: int) -> None:
+        """Move a waiting request into the running list with its first chunk; budget spent and room found before."""
+        self.waiting.remove(request)
+        context = hit.blocks * self.block_tokens
+        self._enter_running(request, context)
+        request.hit_tokens = context
+        request.held_blocks = held_blocks
+        new_blocks = held_blocks - hit.blocks
+        self.store.admit(request, hit, new_blocks, (context + tokens) // self.block_tokens)
+        draft.items.append(
+            Item(request, tokens=tokens, context=context, new_blocks=new_blocks, admitted=True, hit_tokens=context)
+        )
+        self.observer.admitted(request)
+
+    def reject(self, draft: StepDraft, request: Request, decision: Decision) -> None:
+        """An admission test has said that a waiting request shall not run."""
+        self.waiting.remove(request)
+        draft.rejected += 1
+        self._finalise(request, Event.REJECT, decision.reason, decision.detail)
+
+    def preempt(self, draft: StepDraft, victim: Request) -> None:
+        """Recompute: all blocks go, outputs stay, back to the queue. What it had been granted in this step returns."""
+        lost_tokens = victim.computed_tokens
+        item = draft.item_of(victim)
+        scheduled = 0
+        if item is not None:
+            scheduled = item.tokens
+            draft.items.remove(item)
+            draft.meter.refund(item.tokens, item.context, decode=False)
+        elif draft.decodes is not None and victim in draft.decodes:
+            scheduled = 1
+            draft.decodes.remove(victim)
+            draft.meter.refund(1, lost_tokens, decode=True)
+        draft.preempted.append(victim)
+        self._leave_running(victim, returns=True, scheduled=scheduled)
+        victim.computed = victim.hit_tokens = 0
+        victim.preemptions += 1
+        victim.state = after(victim.state, Event.PREEMPT, victim.id)
+        self.waiting.push_front(victim)
+        self.observer.preempted(victim, lost_tokens)
+        self._preemptions_since_token += 1
+        if self._preemptions_since_token > NO_PROGRESS_PREEMPTIONS:
+            raise NoProgress(
+                f"{NO_PROGRESS_PREEMPTIONS} preemptions without a token: {victim.id} was the last victim; "
+                f"the pool has {self.store.total_blocks} blocks and {len(self.running)} requests run"
+            )
+
+    # -- outcomes
+
+    def cut(self, plan: BatchPlan, steps: int) -> None:
+        """The plan shall end after `steps` steps: something happened outside."""
+        assert plan.scheduled <= steps <= plan.steps
+        plan.steps = steps
+
+    def schedule_through(self, plan: BatchPlan, steps: int) -> None:
+        """The first `steps` steps of a plan have been scheduled: their blocks are taken, evictions included."""
+        more = steps - plan.scheduled
+        if more <= 0:
+            return
+        plan.scheduled = steps
+        self.store.take(self.cohort.blocks_for(more))
+        self.cohort.step += more
+        self._note_peak()
+
+    def commit_step(self, plan: BatchPlan, steps: int, *, stopped: Iterable[Request] = ()) -> list[Request]:
+        """The first `steps` steps of the oldest plan have run: deliver, and end what is over. Returns the ended.
+
+        `stopped`: requests that their executor has stopped without having promised it (real executors).
+        """
+        assert plan is self.outstanding[0]
+        self.schedule_through(plan, steps)
+        plan.committed = steps
+        if plan.decode_requests:
+            self._committed_step = plan.decode_step + steps
+            self._preemptions_since_token = 0
+        if steps < plan.steps:
+            return []
+        self.outstanding.popleft()
+        for item in plan.items:
+            if item.emits and item.request in self._stop_after:
+                self._preemptions_since_token = 0
+                self.observer.prefilled(item.request)
+        over = [*self._over(plan), *stopped]
+        for request in over:
+            self._finish(request)
+        return over
+
+    def _over(self, plan: BatchPlan) -> list[Request]:
+        """Requests whose last token this plan has delivered, in list order."""
+        step = plan.decode_step + (plan.steps if plan.decode_requests else 0)
+        over = self.cohort.pop_due(step)
+        if self._ending:
+            # They were set aside when the plan after this one was made, so this plan holds their last token.
+            over = sorted([*over, *self._ending], key=lambda request: request.seq)
+            self._ending.clear()
+        return over
+
+    def _finish(self, request: Request) -> None:
+        length = self._stop_after[request] >= request.max_tokens
+        if request.state is State.QUEUED:  # preempted with its last token in flight
+            self.waiting.remove(request)
+        else:
+            self._leave_running(request, returns=False, over=True)
+        self._finalise(request, Event.FINISH, "length" if length else "stop")
+
+    # -- the one place for each change of state
+
+    def _enter_running(self, request: Request, computed_tokens: int) -> None:
+        self._latest_seq += 1
+        request.seq = self._latest_seq
+        request.computed = computed_tokens
+        request.state = after(request.state, Event.ADMIT, request.id)
+        self.running[request] = None
+        self.prefilling[request] = None
+        request.reserved_blocks = self.spec.admission.reservation(self, request)
+        self.reserved_blocks += request.reserved_blocks
+
+    def _leave_running(self, request: Request, *, returns: bool, scheduled: int = 0, over: bool = False) -> None:
+        """Take a request out of the running list and give its blocks back.
+
+        `scheduled`: tokens that it had been given in the step being drafted. `over`: its last token is delivered.
+        """
+        computed = request.computed_tokens + scheduled
+        full_blocks = self._full_blocks(request, scheduled=scheduled, over=over)
+        held = self.blocks(computed) if request.decoding else request.held_blocks
+        if request.decoding:
+            self._stop_decoding(request, delivered_step=self.cohort.step if returns else self._committed_step)
+        del self.running[request]
+        self.prefilling.pop(request, None)
+        self.store.release(request, held, full_blocks, returns=returns)
+        request.held_blocks = 0
+        self.reserved_blocks -= request.reserved_blocks
+        request.reserved_blocks = 0
+
+    def _full_blocks(self, request: Request, *, scheduled: int, over: bool = False) -> int:
+        """Blocks all of whose tokens are known and computed: with depth 2 a decode's newest token is not known yet."""
+        computed = request.computed_tokens + scheduled
+        if self.spec.depth == 1:
+            return computed // self.block_tokens
+        if not request.decoding:
+            return computed // self.block_tokens if over else self._ending.get(request, computed // self.block_tokens)
+        decoded = self.cohort.step + scheduled - request.join_step
+        if over:
+            computed = min(computed, request.base + self.cohort.last_step(request))
+        elif decoded:
+            computed -= 1
+        return computed // self.block_tokens
+
+    def _start_decoding(self, request: Request) -> None:
+        self.prefilling.pop(request, None)
+        self._decode_seq = max(self._decode_seq, request.seq)
+        self.cohort.join(request, self._stop_after[request] - request.outputs)
+        if self.store.learns_from(request):
+            self._learners[request] = None
+
+    def _stop_decoding(self, request: Request, *, delivered_step: int = FOREVER) -> None:
+        request.held_blocks = self.blocks(request.computed_tokens)
+        self.cohort.leave(request, delivered_step=delivered_step)
+        self._learners.pop(request, None)
+
+    def _finalise(self, request: Request, event: Event, reason: str, detail: str = "") -> None:
+        request.state = after(request.state, event, request.id)
+        self._stop_after.pop(request, None)
+        self.observer.ended(request, reason, detail)
+
+    def _note_peak(self) -> None:
+        used = self.store.total_blocks - self.store.free_blocks
+        if used > self.peak_used_blocks:
+            self.peak_used_blocks = used
+
+    def check_invariants(self, shared_blocks: int = 0) -> None:
+        """Laws 2, 4, 10, 11 on the state between two steps; `shared_blocks`: held blocks counted more than once."""
+        self.cohort.check_invariants()
+        held = 0
+        for request in self.running:
+            assert request.state is State.RUNNING
+            own = self.blocks(request.computed_tokens) if request.decoding else request.held_blocks
+            assert own >= self.blocks(request.computed_tokens)
+            held += own
+        assert len(self.running) <= self.spec.max_running
+        assert self.reserved_blocks == sum(request.reserved_blocks for request in self.running)
+        self.store.check_invariants(held - shared_blocks)
+        if not self.running:
+            assert self.store.free_blocks == self.store.total_blocks

@@ -1,0 +1,24 @@
+"""What an engine core tells whoever keeps the books. The default keeps none."""
+
+from __future__ import annotations
+
+from sim.core.request import Request
+
+
+class Observer:
+    """Called by the engine core as things happen; the caller knows the time. Override what you need."""
+
+    def admitted(self, request: Request) -> None:
+        """It has entered the running list (again, if `request.preemptions`), with `request.hit_tokens` cached."""
+
+    def prefilled(self, request: Request) -> None:
+        """The forward just committed computed its last known token: one output token came out."""
+
+    def decoded(self, request: Request, start: int, stop: int) -> None:
+        """It got one token from each of the cohort's decode steps start .. stop - 1."""
+
+    def preempted(self, request: Request, lost_tokens: int) -> None:
+        """It has lost its KV, `lost_tokens` entries, and waits again."""
+
+    def ended(self, request: Request, reason: str, detail: str) -> None:
+        """Its one terminal event: `request.state` says which, `reason` names the rule, `detail` has the numbers."""

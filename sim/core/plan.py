@@ -1,0 +1,141 @@
+"""The data of one step: the draft that passes fill in, and the plan that comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from costmodel.shape import StepShape
+from sim.core.request import Request
+
+if TYPE_CHECKING:
+    from sim.policies.protocols import Account, Meter
+
+
+class Verdict(Enum):
+    ADMIT = "admit"
+    DEFER = "defer"
+    REJECT = "reject"
+
+
+class Blocker(Enum):
+    """What a waiting request waits for."""
+
+    NOTHING = "nothing"
+    STEP = "step"
+    """The step in progress: nobody has looked at it yet."""
+    SLOTS = "slots"
+    BLOCKS = "blocks"
+    WORK = "work"
+    POLICY = "policy"
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answer to "may this request run?". Reports count `reason`, so it names a rule; numbers go into `detail`."""
+
+    verdict: Verdict
+    blocker: Blocker = Blocker.NOTHING
+    reason: str = ""
+    detail: str = ""
+
+
+ADMIT = Decision(Verdict.ADMIT)
+
+
+def defer(blocker: Blocker, reason: str) -> Decision:
+    return Decision(Verdict.DEFER, blocker, reason)
+
+
+def reject(reason: str, detail: str) -> Decision:
+    return Decision(Verdict.REJECT, Blocker.NOTHING, reason, detail)
+
+
+class Item:
+    """A request's share of a step when it is more than the next token of a decode."""
+
+    __slots__ = ("admitted", "context", "emits", "hit_tokens", "new_blocks", "request", "tokens")
+
+    def __init__(
+        self, request: Request, *, tokens: int, context: int, new_blocks: int, admitted: bool, hit_tokens: int = 0
+    ) -> None:
+        self.request = request
+        self.tokens = tokens
+        self.context = context
+        """Tokens computed before this step (a hit's included)."""
+        self.new_blocks = new_blocks
+        self.admitted = admitted
+        """In this very step."""
+        self.hit_tokens = hit_tokens
+        self.emits = False
+        """The step computes its last known token, so an output token comes out."""
+
+
+@dataclass(slots=True)
+class StepDraft:
+    """What the passes of a turn have decided so far. One draft becomes one forward, or none."""
+
+    meter: Meter
+    account: Account
+    items: list[Item] = field(default_factory=list)
+    """In batch order, decodes left out."""
+    decodes: set[Request] | None = None
+    """The decodes scheduled, if they were walked one by one; see `all_decodes`."""
+    all_decodes: bool = False
+    """Every member of the cohort decodes in this step."""
+    preempted: list[Request] = field(default_factory=list)
+    refused: list[Request] = field(default_factory=list)
+    """A request for each time that its blocks were asked for and refused."""
+    deferred: Decision | None = None
+    """Why the scan of the queue ended with somebody left in it."""
+    rejected: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not (self.items or self.all_decodes or self.decodes)
+
+    def item_of(self, request: Request) -> Item | None:
+        return next((item for item in self.items if item.request is request), None)
+
+
+class BatchPlan:
+    """One forward, valid for up to `steps` identical steps. Only the engine core writes it.
+
+    The first step's decisions (blocks, queue) are taken when the plan is made; the further ones follow from it and are
+    applied when the core is told how far it got.
+    """
+
+    __slots__ = (
+        "committed",
+        "decode_requests",
+        "decode_step",
+        "decodes",
+        "deferred",
+        "items",
+        "number",
+        "preempted",
+        "refused",
+        "scheduled",
+        "shape",
+        "steps",
+    )
+
+    def __init__(self, number: int, draft: StepDraft, *, shape: StepShape, decode_step: int) -> None:
+        self.number = number
+        self.shape = shape
+        """Of the first step; `shape.after(i)` of the i-th."""
+        self.steps = 1
+        self.scheduled = 1
+        self.committed = 0
+        self.items = draft.items
+        self.decode_requests = shape.decode_requests
+        self.decode_step = decode_step
+        """The cohort's step counter before the plan: its decodes are cohort steps decode_step .. + steps - 1."""
+        self.decodes = draft.decodes
+        """None if the whole cohort (or nobody) decodes, else who does."""
+        self.preempted = draft.preempted
+        self.refused = draft.refused
+        self.deferred = draft.deferred

@@ -1,0 +1,78 @@
+"""The waiting requests in the order in which they are looked at: a FIFO, or sorted by a key."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from sim.core.request import Request
+
+
+class WaitingQueue(Protocol):
+    """Every operation is O(1) or a memmove; none walks the queue."""
+
+    def push(self, request: Request) -> None: ...
+    def push_front(self, request: Request) -> None:
+        """Requeue a preempted request: in front if the order is one of arrival, else where its key puts it."""
+
+    def remove(self, request: Request) -> None: ...
+    def first(self) -> Request: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Request]: ...
+
+
+class FifoQueue:
+    def __init__(self) -> None:
+        self._requests: OrderedDict[Request, None] = OrderedDict()
+
+    def push(self, request: Request) -> None:
+        self._requests[request] = None
+
+    def push_front(self, request: Request) -> None:
+        self._requests[request] = None
+        self._requests.move_to_end(request, last=False)
+
+    def remove(self, request: Request) -> None:
+        del self._requests[request]
+
+    def first(self) -> Request:
+        return next(iter(self._requests))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+
+class SortedQueue:
+    """Sorted by a key that does not change while a request waits and differs between any two requests."""
+
+    def __init__(self, key: Callable[[Request], Any]) -> None:
+        self._key = key
+        self._entries: list[tuple[Any, Request]] = []
+
+    def push(self, request: Request) -> None:
+        insort(self._entries, (self._key(request), request), key=_key_of)
+
+    push_front = push
+
+    def remove(self, request: Request) -> None:
+        at = bisect_left(self._entries, self._key(request), key=_key_of)
+        assert self._entries[at][1] is request
+        del self._entries[at]
+
+    def first(self) -> Request:
+        return self._entries[0][1]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for _, request in self._entries)
+
+
+def _key_of(entry: tuple[Any, Request]) -> Any:
+    return entry[0]

@@ -1,0 +1,52 @@
+"""The base of every preset's configuration, and the registry that finds presets by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from sim.core.spec import EngineSpec
+from sim.kv.hashed import HashedStore
+from sim.kv.store import BlockStore, CountingStore
+from sim.policies.registry import Registry
+
+ENGINES = Registry("engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a preset takes from the cost model's profile where its own flags leave it open."""
+
+    kv_tokens: int
+    """KV entries that fit the device beside weights and margins."""
+    max_model_len: int
+    """The model's longest sequence, in tokens."""
+
+
+UNKNOWN_HARDWARE = Hardware(kv_tokens=1 << 20, max_model_len=1 << 17)
+"""For cost models that say nothing about a device."""
+
+
+class EngineConfig(BaseModel):
+    """A preset's flags under that engine's own names. Frozen; unknown flags are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    preset: ClassVar[str]
+
+    def spec(self, hardware: Hardware) -> EngineSpec:
+        """The engine that these flags describe."""
+        raise NotImplementedError
+
+
+def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> partial[BlockStore]:
+    """A maker of pools: identified blocks for a prefix cache, else one that counts."""
+    return partial(HashedStore if prefix_caching else CountingStore, total_blocks, block_tokens)
+
+
+def engine_config(name: str, flags: dict[str, Any]) -> EngineConfig:
+    """Build a preset's config. Raises UnknownName for the preset, pydantic.ValidationError for its flags."""
+    config: EngineConfig = ENGINES.maker(name)(**flags)
+    return config

@@ -1,0 +1,69 @@
+"""The preset that worked examples run on: decodes first, then unfinished prefills, then the queue (conventions N1-N5)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sim.core.passes import (
+    Admit,
+    Advance,
+    Run,
+    blocks_are_there,
+    budget_is_open,
+    grant_chunk,
+    match_prefix,
+    slot_is_free,
+)
+from sim.core.spec import EngineSpec
+from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
+from sim.policies.admission import Conservative, Optimistic
+from sim.policies.budget import UNLIMITED, DecodeFirst
+from sim.policies.order import Fcfs, Priority
+from sim.policies.preemption import LeastUrgent, Newest, NoPreemption
+
+
+@ENGINES.register("reference")
+class Reference(EngineConfig):
+    """Plain words, no engine's quirks. Conservative admission reserves prompt + max_tokens - 1 and never preempts."""
+
+    preset: ClassVar[str] = "reference"
+
+    token_budget: int = Field(UNLIMITED, ge=1)
+    chunk_cap: int = Field(0, ge=0)
+    """The most tokens of one prompt in a step; 0 = no cap."""
+    slots: int = Field(UNLIMITED, ge=1)
+    block_size: int = Field(16, ge=1)
+    num_blocks: int | None = Field(None, ge=1)
+    """All of them usable. None = what the profile's device has."""
+    prefix_cache: bool = False
+    admission: Literal["optimistic", "conservative"] = "optimistic"
+    full_prompt_must_fit: bool = True
+    order: Literal["fcfs", "priority"] = "fcfs"
+    max_model_len: int | None = Field(None, ge=1)
+    longer_than_model: Literal["reject", "clip"] = "clip"
+
+    def spec(self, hardware: Hardware) -> EngineSpec:
+        optimistic = self.admission == "optimistic"
+        preemption = LeastUrgent() if self.order == "priority" else Newest()
+        return EngineSpec(
+            name=self.preset,
+            passes=(
+                Advance(),
+                Admit(slot_is_free, budget_is_open, match_prefix, grant_chunk, blocks_are_there),
+                Run(),
+            ),
+            order=Priority() if self.order == "priority" else Fcfs(),
+            admission=Optimistic(full_sequence=self.full_prompt_must_fit) if optimistic else Conservative(),
+            budget=DecodeFirst(max_tokens=self.token_budget, chunk_cap=self.chunk_cap),
+            preemption=preemption if optimistic else NoPreemption(),
+            store=block_store(
+                self.num_blocks or hardware.kv_tokens // self.block_size,
+                self.block_size,
+                prefix_caching=self.prefix_cache,
+            ),
+            max_running=self.slots,
+            max_model_len=self.max_model_len or hardware.max_model_len,
+            longer_than_model=self.longer_than_model,
+        )

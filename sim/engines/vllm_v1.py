@@ -1,0 +1,87 @@
+"""vLLM V1 (0.32.0): one token counter per request, decodes without privilege, preemption by recompute.
+
+Rules and defaults: vLLM 0.32.0 `vllm/v1/core`, as an API server on a GPU of at least 70 GiB runs it. Decisions agree
+with the recordings in tests/golden step for step; speculation and sliding windows are not built yet.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sim.core.passes import (
+    Admit,
+    Advance,
+    Run,
+    blocks_are_there,
+    budget_is_open,
+    grant_chunk,
+    match_prefix,
+    slot_is_free,
+)
+from sim.core.spec import EngineSpec
+from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
+from sim.policies.admission import Optimistic
+from sim.policies.budget import ListOrder
+from sim.policies.order import Fcfs, Priority
+from sim.policies.preemption import LeastUrgent, Newest
+
+
+@ENGINES.register("vllm-v1")
+class VllmV1(EngineConfig):
+    """vLLM's own flag names; defaults of its API server."""
+
+    preset: ClassVar[str] = "vllm-v1"
+
+    max_num_batched_tokens: int = Field(8192, ge=1)
+    """Tokens per step (16,384 in the offline LLM class)."""
+    max_num_seqs: int = Field(1024, ge=1)
+    max_num_active_seqs: int | None = Field(None, ge=1)
+    """Running requests at most; None = max_num_seqs."""
+    block_size: int = Field(16, ge=1)
+    num_gpu_blocks_override: int | None = Field(None, ge=2)
+    """Blocks in the pool; one of them is vLLM's null block and holds nothing. None = what the profile's device has."""
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = Field(0, ge=0)
+    """The most tokens of one request in a step while others are there; 0 = off."""
+    long_prefill_token_threshold_adaptive: bool = False
+    scheduler_reserve_full_isl: bool = True
+    """A request starts only if its whole known sequence fits the free blocks."""
+    watermark: float = Field(0.0, ge=0, lt=1)
+    """Share of all blocks that must stay free when a request is admitted while others run."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = True
+    max_model_len: int | None = Field(None, ge=1)
+    """None = the model's longest sequence."""
+    longer_than_model: Literal["reject", "clip"] = "clip"
+    """A request whose prompt + max_tokens exceed max_model_len: refused, or its answer cut (ours, not a vLLM flag)."""
+
+    def spec(self, hardware: Hardware) -> EngineSpec:
+        blocks = self.num_gpu_blocks_override or hardware.kv_tokens // self.block_size + 1
+        by_priority = self.scheduling_policy == "priority"
+        return EngineSpec(
+            name=self.preset,
+            passes=(
+                Advance(),
+                Admit(budget_is_open, slot_is_free, match_prefix, grant_chunk, blocks_are_there),
+                Run(),
+            ),
+            order=Priority() if by_priority else Fcfs(),
+            admission=Optimistic(
+                watermark_blocks=int(self.watermark * blocks), full_sequence=self.scheduler_reserve_full_isl
+            ),
+            budget=ListOrder(
+                max_tokens=self.max_num_batched_tokens,
+                chunk_cap=self.long_prefill_token_threshold,
+                adaptive_cap=self.long_prefill_token_threshold_adaptive,
+                chunked=self.enable_chunked_prefill,
+            ),
+            preemption=LeastUrgent() if by_priority else Newest(),
+            store=block_store(blocks - 1, self.block_size, prefix_caching=self.enable_prefix_caching),
+            max_running=self.max_num_active_seqs or self.max_num_seqs,
+            max_model_len=self.max_model_len or hardware.max_model_len,
+            longer_than_model=self.longer_than_model,
+            depth=2 if self.async_scheduling else 1,
+        )

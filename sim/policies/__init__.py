@@ -1,0 +1,1 @@
+"""Policies: small objects chosen by name that decide order, admission, work budget and victims."""

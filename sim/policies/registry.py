@@ -1,0 +1,70 @@
+"""Names for policies: one registry per kind, open to third parties by entry points `tokenwork.<kind>`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from inspect import signature
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class UnknownName(ValueError):
+    """No such policy, or no such parameter; the message lists what there is."""
+
+
+class Registry:
+    """Makes policies of one kind by name. Duplicates raise; an unknown name or parameter lists what exists."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._makers: dict[str, Callable[..., Any]] = {}
+        self._plugins_loaded = False
+
+    def register(self, name: str) -> Callable[[type[T]], type[T]]:
+        def add(cls: type[T]) -> type[T]:
+            if name in self._makers:
+                raise ValueError(f"{self.kind} policy {name!r} is registered twice")
+            self._makers[name] = cls
+            return cls
+
+        return add
+
+    def names(self) -> list[str]:
+        self._load_plugins()
+        return sorted(self._makers)
+
+    def make(self, name: str, **parameters: Any) -> Any:
+        maker = self.maker(name)
+        accepted = signature(maker).parameters
+        for key in parameters:
+            if key not in accepted:
+                known = ", ".join(accepted) or "none"
+                raise UnknownName(f"{self.kind} policy {name!r} has no parameter {key!r}: it has {known}")
+        return maker(**parameters)
+
+    def maker(self, name: str) -> Callable[..., Any]:
+        """The class behind a name. Raises UnknownName."""
+        if name not in self._makers:
+            self._load_plugins()
+        if name not in self._makers:
+            close = get_close_matches(name, self._makers, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UnknownName(f"unknown {self.kind} policy {name!r}: known are {', '.join(sorted(self._makers))}{hint}")
+        return self._makers[name]
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for entry in entry_points(group=f"tokenwork.{self.kind}"):
+            self.register(entry.name)(entry.load())
+
+
+ORDER = Registry("order")
+ADMISSION = Registry("admission")
+BUDGET = Registry("budget")
+PREEMPTION = Registry("preemption")
+REGISTRIES = {registry.kind: registry for registry in (ORDER, ADMISSION, BUDGET, PREEMPTION)}

@@ -1,0 +1,1 @@
+"""The machinery under `workloads.formats`: bounded lines, strict values, columns, and the list of dialects."""
