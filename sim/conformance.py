@@ -27,11 +27,30 @@ from sim.kv.hashed import HashedStore
 
 Log = list[dict[str, Any]]
 
-COMPARED = (
-    "step arrived aborted_before aborted_during free_before queue_before sched total preempted alloc_failed evicted "
-    "notified_finished free_after_schedule running_after_schedule waiting_after_schedule updated_step emitted finished "
-    "free_after running_after waiting_after computed_after"
-).split()
+COMPARED = [
+    "step",
+    "arrived",
+    "aborted_before",
+    "aborted_during",
+    "free_before",
+    "queue_before",
+    "sched",
+    "total",
+    "preempted",
+    "alloc_failed",
+    "evicted",
+    "notified_finished",
+    "free_after_schedule",
+    "running_after_schedule",
+    "waiting_after_schedule",
+    "updated_step",
+    "emitted",
+    "finished",
+    "free_after",
+    "running_after",
+    "waiting_after",
+    "computed_after",
+]
 """Keys of a turn that must agree where the recording has them."""
 
 

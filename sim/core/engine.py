@@ -20,7 +20,7 @@ from costmodel.shape import StepShape
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
-from sim.core.passes import Run
+from sim.core.passes import IRRELEVANT, Run
 from sim.core.plan import ADMIT, BatchPlan, Decision, Item, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
@@ -81,6 +81,11 @@ class EngineCore:
     @property
     def used_blocks(self) -> int:
         return self.store.total_blocks - self.store.free_blocks
+
+    @property
+    def committed_step(self) -> int:
+        """Cohort steps whose tokens have been delivered."""
+        return self._committed_step
 
     @property
     def idle(self) -> bool:
@@ -164,6 +169,17 @@ class EngineCore:
         if request.computed == request.known_tokens - self._prefill_tokens_out:
             self._start_decoding(request)
         self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
+
+    def ignores(self, arrived: Request) -> Decision | None:
+        """Why a request just submitted need not end the stretch in progress; None if it must be looked at."""
+        why = IRRELEVANT
+        for step_pass in self.spec.passes:
+            answer = step_pass.ignores(self, arrived)
+            if answer is None:
+                return None
+            if answer is not IRRELEVANT:
+                why = answer
+        return why
 
     # -- planning
 
@@ -326,9 +342,13 @@ class EngineCore:
         self._leave_running(victim, returns=True, scheduled=scheduled)
         victim.computed = victim.hit_tokens = 0
         victim.preemptions += 1
+        self.observer.preempted(victim, lost_tokens)
+        need, total = self.blocks(victim.known_tokens), self.store.total_blocks
+        if need > total:
+            self._finalise(victim, Event.FAIL, "out of KV", f"needs {need} blocks to go on, the pool has {total}")
+            return
         victim.state = after(victim.state, Event.PREEMPT, victim.id)
         self.waiting.push_front(victim)
-        self.observer.preempted(victim, lost_tokens)
         self._preemptions_since_token += 1
         if self._preemptions_since_token > NO_PROGRESS_PREEMPTIONS:
             raise NoProgress(

@@ -1,7 +1,7 @@
 """The passes that engines are made of: serve who runs, admit who waits, run what was drafted.
 
 A pass holds parameters and no state. `apply` works on a draft; `steady_steps` promises for how many steps of a
-pure-decode plan it would do the same again; `wakes` says whether a request that has just come can change that.
+pure-decode plan it would do the same again; `ignores` says why a request that has just come changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 class Pass(Protocol):
     def apply(self, core: EngineCore, draft: StepDraft, /) -> None: ...
     def steady_steps(self, core: EngineCore, plan: BatchPlan, /) -> int: ...
-    def wakes(self, core: EngineCore, arrived: Request, /) -> bool: ...
+    def ignores(self, core: EngineCore, arrived: Request, /) -> Decision | None:
+        """Why a request that has just been queued changes nothing before the next event; None if it may."""
+
+
+NO_WORK = defer(Blocker.WORK, "step budget used up")
+NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
+NO_CHUNK = defer(Blocker.WORK, "prompt does not fit the step budget")
+HAS_PREEMPTED = defer(Blocker.BLOCKS, "the step has preempted")
+BATCH_RUNS = defer(Blocker.SLOTS, "the batch before is still running")
+BEHIND = defer(Blocker.POLICY, "behind a blocked request")
+IRRELEVANT = defer(Blocker.NOTHING, "")
+"""A pass that never looks at the queue."""
 
 
 class Run:
@@ -38,8 +49,8 @@ class Run:
     def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
         return FOREVER if self.restart else 1
 
-    def wakes(self, core: EngineCore, arrived: Request) -> bool:
-        return False
+    def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
+        return IRRELEVANT
 
 
 class AfterSelfPreemption(Enum):
@@ -158,8 +169,8 @@ class Advance:
     def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
         return core.spec.budget.steady_steps(core, plan)
 
-    def wakes(self, core: EngineCore, arrived: Request) -> bool:
-        return False
+    def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
+        return IRRELEVANT
 
 
 class Candidate:
@@ -177,10 +188,6 @@ class Candidate:
 
 Test = Callable[["EngineCore", Candidate], Decision]
 """One condition for getting in. Their order is the engine's: what is found out by one is there for the next."""
-
-NO_WORK = defer(Blocker.WORK, "step budget used up")
-NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
-NO_CHUNK = defer(Blocker.WORK, "prompt does not fit the step budget")
 
 
 def budget_is_open(core: EngineCore, candidate: Candidate) -> Decision:
@@ -241,9 +248,9 @@ class Admit:
         if not core.waiting:
             return
         if draft.preempted:
-            draft.deferred = defer(Blocker.BLOCKS, "this step preempted")
+            draft.deferred = HAS_PREEMPTED
         elif self.only_when_empty and core.running:
-            draft.deferred = defer(Blocker.SLOTS, "the batch before is still running")
+            draft.deferred = BATCH_RUNS
         elif self.skip_misfits:
             for _, request in zip(range(self.max_scan), list(core.waiting), strict=False):
                 self._consider(core, draft, request)
@@ -277,8 +284,10 @@ class Admit:
             return FOREVER
         return core.spec.admission.steady_steps(core, plan)
 
-    def wakes(self, core: EngineCore, arrived: Request) -> bool:
+    def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
         """Behind a blocked head nobody is looked at; with slots full or a guard up, not even a new head."""
-        if len(core.running) >= core.spec.max_running or (self.only_when_empty and core.running):
-            return False
-        return self.skip_misfits or core.waiting.first() is arrived
+        if self.only_when_empty and core.running:
+            return BATCH_RUNS
+        if len(core.running) >= core.spec.max_running:
+            return NO_SLOT
+        return None if self.skip_misfits or core.waiting.first() is arrived else BEHIND

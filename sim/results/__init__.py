@@ -1,0 +1,1 @@
+"""What a run leaves behind: columns, metrics over them, figures and reports."""

@@ -1,0 +1,194 @@
+"""The books of a run, in columns: a row per request, a row per plan, and when tokens came out. No objects, no metrics.
+
+Token times are not stored per token. A decoding request gets one token per step of its engine's cohort, so the ends of
+cohort steps are kept once and a request's tokens are *segments*: single tokens (a prefill's) and ranges of cohort steps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sim.core.lifecycle import State
+from sim.core.observer import Observer
+from sim.core.plan import BatchPlan, Blocker, Decision
+from sim.core.request import Request
+
+STATES = tuple(State)
+STATE_CODES = {state: code for code, state in enumerate(STATES)}
+BLOCKERS = tuple(Blocker)
+BLOCKER_CODES = {blocker: code for code, blocker in enumerate(BLOCKERS)}
+
+NEVER = -1
+"""In a time column: it has not happened."""
+
+
+def _column(rows: int, value: int = NEVER) -> array[int]:
+    return array("q", [value]) * rows
+
+
+class RequestColumns:
+    """One row per request of the workload, in order of arrival; times in ns, `NEVER` where it did not happen."""
+
+    def __init__(self, rows: int) -> None:
+        self.engine = _column(rows)
+        """Index of the engine it went to."""
+        self.state = _column(rows, STATE_CODES[State.QUEUED])
+        self.admitted_ns = _column(rows)
+        """First admission."""
+        self.end_ns = _column(rows)
+        self.output_tokens = _column(rows, 0)
+        """Delivered."""
+        self.max_tokens = _column(rows, 0)
+        """As the engine clipped it."""
+        self.preemptions = _column(rows, 0)
+        self.lost_tokens = _column(rows, 0)
+        """KV entries dropped by preemptions: to be computed again, or hit again."""
+        self.hit_tokens = _column(rows, 0)
+        """Found cached, summed over admissions."""
+        self.waiting_seen = _column(rows, 0)
+        """Waiting requests in the engine when it arrived."""
+        self.reason: dict[int, str] = {}
+        """Why it ended, where that is not the usual thing."""
+        self.detail: dict[int, str] = {}
+
+
+class StepColumns:
+    """One row per plan: its first step's shape, and how many steps it came to."""
+
+    def __init__(self) -> None:
+        self.scheduled_ns = array("q")
+        """When it was planned; it starts when the one before ends."""
+        self.start_ns = array("q")
+        self.steps = array("q")
+        self.decode_requests = array("q")
+        self.decode_context_tokens = array("q")
+        self.prefill_requests = array("q")
+        self.prefill_tokens = array("q")
+        self.prefill_pairs2 = array("q")
+        """Twice the attention pairs of the prefill chunks (an integer): Σ tokens (2 context + tokens + 1)."""
+        self.running = array("q")
+        self.waiting = array("q")
+        self.used_blocks = array("q")
+        """Not free after scheduling the first step: referenced by live requests."""
+        self.cached_blocks = array("q")
+        self.reserved_blocks = array("q")
+        self.preempted = array("q")
+        self.ends_ns = array("q")
+        """Ends of all steps, plan after plan."""
+
+
+@dataclass(slots=True)
+class Segments:
+    """When requests got tokens, in order for each row: a single token (start = -1, stop = its time in ns), or the
+    engine's cohort steps start .. stop - 1."""
+
+    row: array[int] = field(default_factory=lambda: array("q"))
+    start: array[int] = field(default_factory=lambda: array("q"))
+    stop: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, row: int, start: int, stop: int) -> None:
+        self.row.append(row)
+        self.start.append(start)
+        self.stop.append(stop)
+
+
+class EngineLog(Observer):
+    """Keeps the books of one engine. The driver sets `now_ns` before it asks the core for anything."""
+
+    def __init__(self, engine: int, requests: RequestColumns) -> None:
+        self.engine = engine
+        self.now_ns = 0
+        self.requests = requests
+        self.steps = StepColumns()
+        self.segments = Segments()
+        self.decode_ends_ns = array("q")
+        """End of each cohort step that has run."""
+        self.blocked_since_ns = array("q", [0])
+        self.blocked_by = array("q", [BLOCKER_CODES[Blocker.NOTHING]])
+        """What the head of the queue waits for, from each time on: a step function."""
+        self.deferrals: Counter[str] = Counter()
+        """Scheduling steps that left somebody waiting, by reason."""
+
+    # -- from the core
+
+    def admitted(self, request: Request) -> None:
+        columns, row = self.requests, request.row
+        if columns.admitted_ns[row] == NEVER:
+            columns.admitted_ns[row] = self.now_ns
+        columns.hit_tokens[row] += request.hit_tokens
+
+    def prefilled(self, request: Request) -> None:
+        self.segments.add(request.row, -1, self.now_ns)
+
+    def decoded(self, request: Request, start: int, stop: int) -> None:
+        if stop > start:
+            self.segments.add(request.row, start, stop)
+
+    def preempted(self, request: Request, lost_tokens: int) -> None:
+        self.requests.preemptions[request.row] += 1
+        self.requests.lost_tokens[request.row] += lost_tokens
+
+    def ended(self, request: Request, reason: str, detail: str) -> None:
+        columns, row = self.requests, request.row
+        columns.state[row] = STATE_CODES[request.state]
+        columns.end_ns[row] = self.now_ns
+        columns.output_tokens[row] = request.outputs
+        columns.max_tokens[row] = request.max_tokens
+        if reason != "stop":
+            columns.reason[row] = reason
+        if detail:
+            columns.detail[row] = detail
+
+    # -- from the driver
+
+    def unfinished(self, request: Request, *, delivered_step: int) -> None:
+        """The run was stopped while the request was alive: note how far it got."""
+        columns, row = self.requests, request.row
+        columns.state[row] = STATE_CODES[request.state]
+        outputs = request.outputs
+        if request.decoding:
+            stop = max(request.join_step, min(delivered_step, request.cohort.step if request.cohort else 0))
+            self.decoded(request, request.join_step, stop)
+            outputs += stop - request.join_step
+        columns.output_tokens[row] = outputs
+        columns.max_tokens[row] = request.max_tokens
+
+    def planned(self, plan: BatchPlan, *, start_ns: int, used_blocks: int, cached_blocks: int, reserved_blocks: int,
+                running: int, waiting: int) -> None:  # fmt: skip
+        steps, shape = self.steps, plan.shape
+        steps.scheduled_ns.append(self.now_ns)
+        steps.start_ns.append(start_ns)
+        steps.decode_requests.append(shape.decode_requests)
+        steps.decode_context_tokens.append(shape.decode_context_tokens)
+        tokens = pairs2 = 0
+        for chunk, context in shape.prefill:
+            tokens += chunk
+            pairs2 += chunk * (2 * context + chunk + 1)
+        steps.prefill_requests.append(len(shape.prefill))
+        steps.prefill_tokens.append(tokens)
+        steps.prefill_pairs2.append(pairs2)
+        steps.running.append(running)
+        steps.waiting.append(waiting)
+        steps.used_blocks.append(used_blocks)
+        steps.cached_blocks.append(cached_blocks)
+        steps.reserved_blocks.append(reserved_blocks)
+        steps.preempted.append(len(plan.preempted))
+        self.blocked(self.now_ns, plan.deferred)
+
+    def blocked(self, since_ns: int, by: Decision | None) -> None:
+        """From `since_ns` on the head of the queue waits for this (None: nobody waits, or nobody has looked yet)."""
+        code = BLOCKER_CODES[by.blocker if by is not None else Blocker.NOTHING]
+        if code != self.blocked_by[-1]:
+            self.blocked_since_ns.append(since_ns)
+            self.blocked_by.append(code)
+
+    def ran(self, plan: BatchPlan, ends_ns: list[int], deferred: Decision | None, deferred_steps: int) -> None:
+        """A plan is over, after as many steps as there are ends; `deferred_steps` of them left somebody waiting."""
+        self.steps.steps.append(len(ends_ns))
+        self.steps.ends_ns.extend(ends_ns)
+        if plan.decode_requests:
+            self.decode_ends_ns.extend(ends_ns)
+        if deferred is not None and deferred_steps > 0:
+            self.deferrals[deferred.reason] += deferred_steps

@@ -1,0 +1,58 @@
+"""The result of one replay: the books, and everything that is needed to say what they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.model import CostModel
+from sim.driver import Outcome
+from sim.results.columns import EngineLog, RequestColumns
+from workloads.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a report says of an engine, from its spec."""
+
+    name: str
+    total_blocks: int
+    block_tokens: int
+    max_running: int
+    max_model_len: int
+    step_budget: float | None
+    """Tokens or token-work per step; None = unlimited."""
+    prefix_caching: bool
+    depth: int
+    peak_used_blocks: int
+    evicted_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Targets per request, in seconds; None = no such target. Equality passes (vLLM)."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What `sim.replay.replay` returns; metrics, tables and reports are functions of it."""
+
+    scenario: dict[str, Any]
+    """The whole description, as it can be run again; no paths of the machine, traces by name and hash."""
+    trace: Trace
+    """With `max_tokens` filled in."""
+    requests: RequestColumns
+    logs: list[EngineLog]
+    """One per engine."""
+    engines: list[EngineFacts]
+    costs: list[CostModel]
+    profile_name: str
+    """Of the cost model: `h100-llama-3.1-8b-bf16`, or `linear`, ..."""
+    slo: Slo
+    outcome: Outcome
+    notes: tuple[str, ...] = ()
+    """Assumptions and warnings to be printed with the figures, in words."""
