@@ -41,12 +41,12 @@ class StepComposer:
     """Device seconds of a step, by part. Host overhead is not in it."""
 
     def __init__(self, tables: OperatorTables, model: ModelSpec, device: DeviceSpec) -> None:
-        self._tables = tables
-        self._model = model
+        self.tables = tables
+        self.model = model
+        self.device = device
         self._bytes_per_s = MEMORY_EFFICIENCY * device.memory_bytes_per_s
         self._gemms = {
-            name: (times, tables.gemm.curve(wide, deep))
-            for name, (times, wide, deep) in model.gemms().items()
+            name: (times, tables.gemm.curve(wide, deep)) for name, (times, wide, deep) in model.gemms().items()
         }
 
     def parts(self, shape: StepShape) -> dict[str, float]:
@@ -56,42 +56,51 @@ class StepComposer:
         return {
             **{name: self._gemm_s(name, count) for name, count in rows.items()},
             "small_kernels": self._small_kernels_s(shape.tokens, logit_rows),
-            "prefill_attention": self._model.layers * self._prefill_s(shape.prefill),
-            "decode_attention": self._model.layers * self._decode_s(shape),
+            "prefill_attention": self.model.layers * self._prefill_s(shape.prefill),
+            "decode_attention": self.model.layers * self._decode_s(shape),
         }
 
     def seconds(self, shape: StepShape) -> float:
         return sum(self.parts(shape).values())
 
+    @property
+    def small_kernels_s_per_row(self) -> float:
+        """What one more row whose logits are wanted adds to the small kernels."""
+        return self._small_kernels_s(1, 1) - self._small_kernels_s(0, 0)
+
     def _gemm_s(self, name: str, rows: int) -> float:
         times, curve = self._gemms[name]
-        return times * line_through(rows, self._tables.gemm.sizes_m, curve)
+        return times * line_through(rows, self.tables.gemm.sizes_m, curve)
 
     def _prefill_s(self, chunks: Sequence[tuple[int, int]]) -> float:
         """One layer: the kernel's floor for so many sequences, and what each chunk adds to its context."""
         if not chunks:
             return 0.0
         count = len(chunks)
-        floor_s = self._tables.prefill.seconds(count, 1)
+        floor_s = self.tables.prefill.seconds(count, 1)
 
         def prompt_s(tokens: int) -> float:
             pairs = attention_pairs(tokens, 0)
-            return self._tables.prefill.seconds(count, pairs) if tokens else floor_s
+            return self.tables.prefill.seconds(count, pairs) if tokens else floor_s
 
         return floor_s + sum(prompt_s(context + tokens) - prompt_s(context) for tokens, context in chunks) / count
 
     def _decode_s(self, shape: StepShape) -> float:
         count = shape.decode_requests
-        return self._tables.decode.seconds(count, shape.decode_context_tokens / count) if count else 0.0
+        return self.tables.decode.seconds(count, shape.decode_context_tokens / count) if count else 0.0
 
     def _small_kernels_s(self, rows: int, logit_rows: int) -> float:
-        model = self._model
-        norm = 4 * model.hidden  # values per row: hidden and residual, read and written
+        kernels = KERNELS_PER_LAYER * self.model.layers + KERNELS_PER_STEP
+        moved = rows * self._bytes_per_row() + logit_rows * self.model.vocabulary * SAMPLER_BYTES_PER_LOGIT
+        return kernels * SMALL_KERNEL_S + moved / self._bytes_per_s
+
+    def _bytes_per_row(self) -> int:
+        """Bytes that the small kernels of all layers read and write for one row."""
+        model = self.model
+        norm = 4 * model.hidden  # values: hidden and residual, read and written
         rope = 2 * (model.query_width + model.kv_width())
         kv_write = 4 * model.kv_width()
         activation = 3 * model.intermediate
+        embedding = 2 * model.hidden
         layer = 2 * norm + rope + kv_write + activation
-        moved = rows * (model.layers * layer + norm + 2 * model.hidden) * BF16_BYTES
-        moved += logit_rows * model.vocabulary * SAMPLER_BYTES_PER_LOGIT
-        kernels = KERNELS_PER_LAYER * model.layers + KERNELS_PER_STEP
-        return kernels * SMALL_KERNEL_S + moved / self._bytes_per_s
+        return (model.layers * layer + norm + embedding) * BF16_BYTES

@@ -10,8 +10,12 @@ from scipy.optimize import nnls
 
 from costmodel.features import Feature
 from costmodel.profile import RegionError
+from costmodel.shape import StepShape
 
 FloatArray = npt.NDArray[np.float64]
+
+DECODE_FLOOR_TOKENS = 128
+"""Context each, below which a decode's attention hardly gets cheaper."""
 
 FITTED_FEATURES: tuple[tuple[Feature, str], ...] = (
     # Knees: a GEMM is memory-bound below about 128 rows and gets there gradually; decode attention has a floor below
@@ -24,8 +28,8 @@ FITTED_FEATURES: tuple[tuple[Feature, str], ...] = (
     (Feature("prefill_tokens"), "prefill_rows"),
     (Feature("prefill_pairs"), "prefill_attention"),
     (Feature("decode_steps"), "decode_attention"),
-    (Feature("decode_requests"), "decode_rows"),
-    *((Feature("decode_kv_tokens", 0, each), "decode_attention") for each in (0, 128, 4096)),
+    (Feature("decode_rows"), "decode_rows"),
+    *((Feature("decode_kv_tokens", 0, each), "decode_attention") for each in (0, DECODE_FLOOR_TOKENS, 4096)),
 )
 """Candidates; those that get no weight are left out of the profile."""
 
@@ -71,6 +75,21 @@ def held_out_errors(matrix: FloatArray, seconds: FloatArray, regions: Sequence[s
         weights = fit_weights(matrix[~inside], seconds[~inside], labels[~inside].tolist())
         predicted[inside] = matrix[inside] @ weights
     return region_errors(predicted, seconds, regions)
+
+
+def worst_steps(predicted: FloatArray, seconds: FloatArray, shapes: Sequence[StepShape], count: int) -> tuple[str, ...]:
+    """The steps with the largest relative errors, in words."""
+    errors = predicted / seconds - 1
+    order = np.argsort(-np.abs(errors), kind="stable")[:count]
+    return tuple(f"{errors[i]:+.1%}: {_in_words(shapes[i])}, composed {seconds[i] * 1e3:.2f} ms" for i in order)
+
+
+def _in_words(shape: StepShape) -> str:
+    parts = [f"chunk of {tokens} behind {context}" for tokens, context in shape.prefill]
+    if shape.decode_requests:
+        mean = shape.decode_context_tokens // shape.decode_requests
+        parts.append(f"{shape.decode_requests} decodes at {mean}")
+    return " + ".join(parts)
 
 
 def _row(region: str, errors: FloatArray) -> RegionError:

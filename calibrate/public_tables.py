@@ -18,6 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 GEMM_FILE = "gemm_perf.parquet"
 PREFILL_FILE = "context_attention_perf.parquet"
 DECODE_FILE = "generation_attention_perf.parquet"
+WINDOW_COLUMN = "window_size"
 S_PER_MS = 1e-3
 
 
@@ -75,7 +76,7 @@ def _power_law(size: int, low: int, high: int, at_low: FloatArray, at_high: Floa
 
 @dataclass(frozen=True)
 class AttentionTable:
-    """Seconds of one layer's attention over sequences and the work of each: KV tokens of a decode, pairs of a prompt."""
+    """Seconds of one layer's attention over sequences and the work of each: a decode's KV tokens, a prompt's pairs."""
 
     sequences: FloatArray
     rows: Mapping[int, tuple[FloatArray, FloatArray]]
@@ -94,7 +95,10 @@ class OperatorTables:
     gemm: GemmTable
     prefill: AttentionTable
     decode: AttentionTable
+    device: str
+    engine: str
     sha256: Mapping[str, str]
+    """By file name."""
 
 
 def read_tables(directory: Path, *, query_heads: int, kv_heads: int, head_dim: int) -> OperatorTables:
@@ -103,21 +107,27 @@ def read_tables(directory: Path, *, query_heads: int, kv_heads: int, head_dim: i
         "num_heads": query_heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "window_size": 0,
+        WINDOW_COLUMN: 0,
         "attn_dtype": "bfloat16",
         "kv_cache_dtype": "bfloat16",
     }
     files = (GEMM_FILE, PREFILL_FILE, DECODE_FILE)
+    missing = [name for name in files if not (directory / name).is_file()]
+    if missing:
+        raise TableError(f"{directory}: no {', '.join(missing)} there")
+    gemm = pd.read_parquet(directory / GEMM_FILE)
+    first = gemm.iloc[0]
     return OperatorTables(
-        gemm=_gemm_table(directory),
+        gemm=_gemm_table(gemm),
         prefill=_attention_table(directory / PREFILL_FILE, shape, "isl", _prompt_pairs),
         decode=_attention_table(directory / DECODE_FILE, shape, "step", _same),
+        device=str(first["device"]),
+        engine=f"{first['framework']} {first['version']}",
         sha256={name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in files},
     )
 
 
-def _gemm_table(directory: Path) -> GemmTable:
-    frame = pd.read_parquet(directory / GEMM_FILE)
+def _gemm_table(frame: pd.DataFrame) -> GemmTable:
     frame = frame[frame["gemm_dtype"] == "bfloat16"]
     grid = frame.pivot_table(index=["n", "k"], columns="m", values="latency", aggfunc="median").dropna()
     seconds = {
@@ -140,6 +150,8 @@ def _attention_table(
 ) -> AttentionTable:
     frame = pd.read_parquet(path)
     for column, value in shape.items():
+        if column == WINDOW_COLUMN and column not in frame.columns:
+            continue  # older tables know no windows
         frame = frame[frame[column] == value]
     if frame.empty:
         raise TableError(f"{path.name}: no row with {dict(shape)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from costmodel.shape import StepShape
 
@@ -78,7 +79,7 @@ def _mixed(pool_tokens: int) -> Iterator[Sample]:
 def _band(value: int, unit: str, edges: tuple[int, ...]) -> str:
     """The half-open band that a value is in, as text: `16-127 requests`."""
     bounds = (None, *edges, None)
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         if high is None or value < high:
             if low is None:
                 return f"< {high} {unit}"

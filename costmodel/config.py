@@ -7,13 +7,17 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from costmodel.graphs import GraphBuckets
-from costmodel.linear import LinearModel, Line
+from costmodel.linear import Line, LinearModel
 from costmodel.model import CostModel
 from costmodel.profile import SMALLEST_STEP_S, load_profile
+from costmodel.roofline import RooflineAssumptions, RooflineModel
+from costmodel.specs import device_spec, model_spec
 from costmodel.token_weights import TokenWeightsModel
+from costmodel.work import DEFAULT_REFERENCE, EQUAL_WORK, TokenWork, token_work
 
 StepSeconds = Annotated[float, Field(ge=SMALLEST_STEP_S, allow_inf_nan=False)]
 TokenSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Config(BaseModel):
@@ -69,13 +73,63 @@ class ProfileConfig(_Config):
         return TokenWeightsModel(profile.terms(), profile.range(), _buckets(self.graphs))
 
 
+class RooflineConfig(_Config):
+    """Nominal numbers of a device and a model, and what they do not say. Nothing here was measured."""
+
+    kind: Literal["roofline"] = "roofline"
+    device: str
+    """A name in costmodel/specs.py, as is `model`."""
+    model: str
+    tensor_parallel: PositiveInt = 1
+    compute_ratio: Share = 0.7
+    memory_ratio: Share = 0.8
+    host_step_s: StepSeconds = 0.9e-3
+    host_request_s: TokenSeconds = 25e-6
+    all_reduce_s: TokenSeconds = 8e-6
+    """Latency of one all-reduce inside a CUDA graph."""
+    graphs: GraphsConfig | None = GraphsConfig()
+
+    @model_validator(mode="after")
+    def _specs_are_known(self) -> Self:
+        self.build()
+        return self
+
+    def build(self) -> RooflineModel:
+        assumptions = RooflineAssumptions(
+            compute_ratio=self.compute_ratio,
+            memory_ratio=self.memory_ratio,
+            host_step_s=self.host_step_s,
+            host_request_s=self.host_request_s,
+            all_reduce_s=self.all_reduce_s,
+        )
+        return RooflineModel(
+            device_spec(self.device),
+            model_spec(self.model),
+            assumptions,
+            tensor_parallel=self.tensor_parallel,
+            buckets=_buckets(self.graphs),
+        )
+
+
 def _buckets(graphs: GraphsConfig | None) -> GraphBuckets | None:
     return graphs.buckets() if graphs else None
 
 
-CostModelConfig = Annotated[LinearConfig | ProfileConfig, Field(discriminator="kind")]
+CostModelConfig = Annotated[LinearConfig | ProfileConfig | RooflineConfig, Field(discriminator="kind")]
 
 
 def build_cost_model(config: CostModelConfig) -> CostModel:
     """The only place where a config's profile is read."""
     return config.build()
+
+
+def build_token_work(config: CostModelConfig) -> TokenWork:
+    """What a token weighs in budgets and reports: equal for the linear model, else from the model without graphs."""
+    match config:
+        case LinearConfig():
+            return EQUAL_WORK
+        case ProfileConfig():
+            profile = load_profile(config.name)
+            return token_work(TokenWeightsModel(profile.terms()), profile.reference)
+        case RooflineConfig():
+            return token_work(config.model_copy(update={"graphs": None}).build(), DEFAULT_REFERENCE)

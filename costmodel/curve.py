@@ -1,4 +1,4 @@
-"""How a step's duration depends on what changes within a stretch: on the KV entries that decodes read, and on nothing else.
+"""How a step's duration depends on the only thing that changes within a stretch: the KV entries that decodes read.
 
 Every model here prices a shape as a piecewise linear function of those tokens. Steps of a stretch are then
 `base + slope * tokens`, evaluated per element with exact integers for tokens: a Python float and a numpy one give the
@@ -30,12 +30,9 @@ def flat_curve(base_s: float) -> KvCurve:
     return ((UNBOUNDED_TOKENS, base_s * NS_PER_S, 0.0),)
 
 
-def hinged_curve(base_s: float, hinges: Iterable[tuple[int, float]]) -> KvCurve:
-    """base_s plus, for each (knee in tokens, seconds per token), what lies beyond the knee.
-
-    Knees must be ascending.
-    """
-    base_ns, slope_ns = base_s * NS_PER_S, 0.0
+def hinged_curve(hinges: Iterable[tuple[int, float]]) -> KvCurve:
+    """For each (knee in tokens >= 0, seconds per token), by ascending knee: what lies beyond the knee."""
+    base_ns = slope_ns = 0.0
     segments: list[Segment] = []
     for knee, s_per_token in hinges:
         if knee > 0:
@@ -82,12 +79,12 @@ class CurveModel(ABC):
         self._decode_curves: dict[int, KvCurve] = {}
 
     @abstractmethod
-    def price(self, shape: StepShape) -> KvCurve:
+    def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
         """The step's duration over the KV entries that its decodes read. Must not look at `decode_context_tokens`."""
 
     @abstractmethod
-    def price_parts(self, shape: StepShape) -> dict[str, float]:
-        """Seconds by part, graphs aside."""
+    def price_parts(self, shape: StepShape, padding_rows: int) -> dict[str, float]:
+        """Seconds by part."""
 
     def step_times_ns(self, shape: StepShape, steps: int, /) -> list[int]:
         decodes = shape.decode_requests
@@ -104,16 +101,16 @@ class CurveModel(ABC):
         return curve_ns(self._curve(shape), shape.decode_context_tokens + shape.decode_requests) / NS_PER_S
 
     def parts(self, shape: StepShape, /) -> dict[str, float]:
-        priced, penalty_s = self._buckets.priced(shape) if self._buckets else (shape, 0.0)
-        parts = self.price_parts(priced)
+        padding_rows, penalty_s = self._buckets.padding(shape) if self._buckets else (0, 0.0)
+        parts = self.price_parts(shape, padding_rows)
         return {**parts, "eager_launches": penalty_s} if penalty_s else parts
 
     def out_of_range(self, shape: StepShape, /) -> str | None:
         return None
 
     def _curve(self, shape: StepShape) -> KvCurve:
-        priced, penalty_s = self._buckets.priced(shape) if self._buckets else (shape, 0.0)
-        curve = self.price(priced)
+        padding_rows, penalty_s = self._buckets.padding(shape) if self._buckets else (0, 0.0)
+        curve = self.price(shape, padding_rows)
         if penalty_s:
             curve = tuple((last, base + penalty_s * NS_PER_S, slope) for last, base, slope in curve)
         if not (shape.prefill or shape.verify):

@@ -24,10 +24,11 @@ class Quantities(NamedTuple):
     device_steps: int
     """1 if the step has tokens: weights are read, kernels launched."""
     requests: int
+    """With the padding of a CUDA graph, as all rows; KV reads and `decode_requests` are without."""
     gemm_rows: int
     """Rows of the projections: prefill tokens + decodes + verified tokens."""
     logit_rows: int
-    """Rows of the language model head: one per chunk (vLLM computes it for unfinished prompts too), decode, verified token."""
+    """Rows of the language model head: one per chunk (also of unfinished prompts, as vLLM), decode, verified token."""
     prefill_steps: int
     """1 if the step has a prefill chunk."""
     prefill_chunks: int
@@ -37,6 +38,8 @@ class Quantities(NamedTuple):
     decode_steps: int
     """1 if the step has a decode or a verification."""
     decode_requests: int
+    decode_rows: int
+    """As `decode_requests`, with padding."""
     verify_requests: int
     verify_extra_rows: int
     """Rows of verifications after the first of each request, which is what a decode would have."""
@@ -56,7 +59,8 @@ def attention_pairs(tokens: int, context_tokens: int) -> int:
     return tokens * context_tokens + tokens * (tokens + 1) // 2
 
 
-def quantities(shape: StepShape) -> Quantities:
+def quantities(shape: StepShape, padding_rows: int = 0) -> Quantities:
+    """`padding_rows`: what a CUDA graph computes beyond the shape."""
     prefill_tokens = prefill_pairs = 0
     for tokens, context in shape.prefill:
         prefill_tokens += tokens
@@ -67,19 +71,21 @@ def quantities(shape: StepShape) -> Quantities:
         verify_pairs += (width - 1) * context + width * (width + 1) // 2 - 1
         verify_context += context
     chunks, verifies, decodes = len(shape.prefill), len(shape.verify), shape.decode_requests
-    rows = prefill_tokens + decodes + verify_rows
+    decode_rows = decodes + padding_rows
+    rows = prefill_tokens + decode_rows + verify_rows
     return Quantities(
         1,
         1 if rows else 0,
-        chunks + decodes + verifies,
+        chunks + decode_rows + verifies,
         rows,
-        chunks + decodes + verify_rows,
+        chunks + decode_rows + verify_rows,
         1 if chunks else 0,
         chunks,
         prefill_tokens,
         prefill_pairs,
         1 if decodes or verifies else 0,
         decodes,
+        decode_rows,
         verifies,
         verify_rows - verifies,
         verify_pairs,
@@ -90,12 +96,12 @@ def quantities(shape: StepShape) -> Quantities:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a quantity has beyond a knee: max(0, quantity - past - past_each * decode requests), in the quantity's unit."""
+    """What a quantity has beyond a knee, in its unit: max(0, quantity - past - past_each * decode requests)."""
 
     quantity: str
     past: int = 0
     past_each: int = 0
-    """Only for `decode_kv_tokens`: the knee also moves by this many tokens per decoding request (a floor of the kernel)."""
+    """Only for `decode_kv_tokens`: the knee also moves by so many tokens per decoding request (a kernel's floor)."""
 
     def __post_init__(self) -> None:
         if self.quantity not in QUANTITY_NAMES:
@@ -111,12 +117,11 @@ class Feature:
         return self.quantity + knee + (f"_past_{self.past_each}_each" if self.past_each else "")
 
 
-def feature_values(shape: StepShape, features: Sequence[Feature]) -> list[float]:
+def feature_values(shape: StepShape, features: Sequence[Feature], padding_rows: int = 0) -> list[float]:
     """The features of one step, in the order given."""
-    measured = quantities(shape)
+    measured = quantities(shape, padding_rows)
     return [
-        float(max(0, getattr(measured, f.quantity) - f.past - f.past_each * measured.decode_requests))
-        for f in features
+        float(max(0, getattr(measured, f.quantity) - f.past - f.past_each * measured.decode_requests)) for f in features
     ]
 
 
@@ -127,7 +132,7 @@ def quantity_matrix(shapes: Sequence[StepShape]) -> npt.NDArray[np.int64]:
 
 
 def feature_matrix(shapes: Sequence[StepShape], features: Sequence[Feature]) -> npt.NDArray[np.float64]:
-    """Shape: (num_shapes, num_features). Equal to `feature_values` row by row, bit for bit (all values are integers)."""
+    """Shape: (num_shapes, num_features). Row by row equal to `feature_values`, bit for bit: all are integers."""
     table = quantity_matrix(shapes)
     column = QUANTITY_NAMES.index
     requests = table[:, column("decode_requests")]

@@ -12,7 +12,7 @@ LARGEST_DEFAULT_SIZE = 512
 
 
 def vllm_v1_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """vLLM V1's default capture sizes in tokens: 1, 2, 4, then step 8 below 256, then step 16, up to min(2 * max_num_seqs, 512)."""
+    """vLLM V1's default sizes in tokens: 1, 2, 4, then by 8 below 256, then by 16, up to min(2 * max_num_seqs, 512)."""
     largest = min(2 * max_num_seqs, LARGEST_DEFAULT_SIZE)
     sizes = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_DEFAULT_SIZE + 1, 16))
     return tuple(size for size in sizes if size <= largest)
@@ -41,18 +41,13 @@ class GraphBuckets:
         place = bisect_left(self.sizes, rows)
         return self.sizes[place] if place < len(self.sizes) else None
 
-    def priced(self, shape: StepShape) -> tuple[StepShape, float]:
-        """The shape whose price `shape` has, and seconds to add.
+    def padding(self, shape: StepShape) -> tuple[int, float]:
+        """Rows that `shape` is padded with, and seconds to add where it runs eagerly.
 
-        Padding is rows and requests that compute something and mean nothing: they count as decodes, the KV read stays
-        what it was. So the summed context shrinks by what the padding would read (and may even be negative).
+        Padded rows are computed and mean nothing: they cost what rows and requests cost, but read no KV.
         """
+        if shape.prefill:
+            return 0, 0.0
         rows = shape.tokens
-        if shape.prefill or not rows:
-            return shape, 0.0
-        padded = self.pad(rows)
-        if padded is None:
-            return shape, self.eager_penalty_s
-        extra = padded - rows
-        context = shape.decode_context_tokens - extra
-        return StepShape((), shape.decode_requests + extra, context, shape.verify), 0.0
+        padded = self.pad(rows) if rows else 0
+        return (0, self.eager_penalty_s) if padded is None else (padded - rows, 0.0)

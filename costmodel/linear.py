@@ -23,10 +23,10 @@ class LinearModel(CurveModel):
         self._line = line
         self._prefill_line = prefill_line or line
 
-    def price(self, shape: StepShape) -> KvCurve:
+    def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
         line = self._prefill_line if shape.prefill else self._line
-        return flat_curve(line.a_s + line.b_s_per_token * shape.tokens)
+        return flat_curve(line.a_s + line.b_s_per_token * (shape.tokens + padding_rows))
 
-    def price_parts(self, shape: StepShape) -> dict[str, float]:
+    def price_parts(self, shape: StepShape, padding_rows: int) -> dict[str, float]:
         line = self._prefill_line if shape.prefill else self._line
-        return {"step": line.a_s, "tokens": line.b_s_per_token * shape.tokens}
+        return {"step": line.a_s, "tokens": line.b_s_per_token * (shape.tokens + padding_rows)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
 
@@ -13,7 +13,7 @@ from costmodel.features import Feature
 from costmodel.names import known_names
 from costmodel.token_weights import Term, ValidRange
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 SMALLEST_STEP_S = 1e-9
 """The clock counts nanoseconds, and every step takes time."""
 
@@ -75,6 +75,7 @@ class Reference(_Part):
     decode_requests: PositiveInt
     context_tokens: PositiveInt
     prefill_chunk_tokens: PositiveInt
+    verify_width: Annotated[int, Field(ge=2)]
 
 
 class RegionError(_Part):
@@ -133,7 +134,9 @@ class Profile(_Part):
     fit_errors: tuple[RegionError, ...]
     """Weights fitted to all composed steps, against those steps."""
     held_out_errors: tuple[RegionError, ...]
-    """Each region predicted by weights fitted without it."""
+    """Each region predicted by weights fitted without it. Both are errors of device time: host overhead is assumed."""
+    worst_steps: tuple[str, ...]
+    """Where the fit is furthest off."""
     assumed: tuple[str, ...]
     derived: tuple[str, ...]
     pool: KvPool
@@ -201,4 +204,3 @@ def _first_error(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(step) for step in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]
-

@@ -71,9 +71,7 @@ class ModelSpec(_Spec):
         return projections + self.vocabulary * self.hidden + (2 * self.layers + 1) * self.hidden
 
 
-def _device(
-    name: str, *, tflops: float, tb_per_s: float, memory_bytes: int, link_gb_per_s: float | None
-) -> DeviceSpec:
+def _device(name: str, *, tflops: float, tb_per_s: float, memory_bytes: int, link_gb_per_s: float | None) -> DeviceSpec:
     return DeviceSpec(
         name=name,
         flops_per_s=tflops * 1e12,

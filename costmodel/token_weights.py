@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.curve import CurveModel, KvCurve, hinged_curve
+from costmodel.curve import NS_PER_S, CurveModel, KvCurve, hinged_curve
 from costmodel.features import QUANTITY_NAMES, Feature, feature_values, quantities
 from costmodel.graphs import GraphBuckets
 from costmodel.shape import StepShape
 
 KV_QUANTITY = QUANTITY_NAMES[-1]
 MEMO_ENTRIES = 65_536
-"""Curves of small integers remember their values up to here; pair counts and the like would fill the memory."""
+"""So many values of a hinged quantity are remembered; it must not grow without end in a long run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,21 @@ class ValidRange:
 
 
 class HingeSum(dict[int, float]):
-    """Seconds over one quantity: sum of s_per_unit * max(0, value - past). Values of small integers are remembered."""
+    """Seconds over one quantity by its hinges: sum of s_per_unit * max(0, value - past). Values are remembered."""
 
     def __init__(self, hinges: Sequence[tuple[int, float]]) -> None:
         super().__init__()
         self._hinges = tuple(hinges)
 
     def __missing__(self, value: int) -> float:
-        seconds = 0.0
-        for past, s_per_unit in self._hinges:
-            if value > past:
-                seconds += s_per_unit * (value - past)
-        if value < MEMO_ENTRIES:
+        seconds = sum(s_per_unit * (value - past) for past, s_per_unit in self._hinges if value > past)
+        if len(self) < MEMO_ENTRIES:
             self[value] = seconds
         return seconds
 
 
 class TokenWeightsModel(CurveModel):
-    """Prices by a list of terms; the order of the terms is the order of the sum."""
+    """Prices by a list of terms."""
 
     def __init__(
         self, terms: Sequence[Term], valid: ValidRange | None = None, buckets: GraphBuckets | None = None
@@ -78,26 +75,36 @@ class TokenWeightsModel(CurveModel):
         super().__init__(buckets)
         self._terms = tuple(terms)
         self._valid = valid
-        self._fixed: list[tuple[int, Callable[[int], float]]] = []
-        for place, name in enumerate(QUANTITY_NAMES[:-1]):
-            hinges = [(t.feature.past, t.s_per_unit) for t in terms if t.feature.quantity == name]
-            if hinges:
-                self._fixed.append((place, HingeSum(hinges).__getitem__))
+        hinges: list[list[tuple[int, float]]] = [[] for _ in QUANTITY_NAMES]
+        for term in terms:
+            if term.feature.quantity != KV_QUANTITY:
+                place = QUANTITY_NAMES.index(term.feature.quantity)
+                hinges[place].append((term.feature.past, term.s_per_unit))
+        self._slopes = [(place, found[0][1]) for place, found in enumerate(hinges) if _is_line(found)]
+        self._hinged = [(p, HingeSum(found)) for p, found in enumerate(hinges) if found and not _is_line(found)]
         self._kv_terms = tuple(t for t in terms if t.feature.quantity == KV_QUANTITY)
+        self._kv_curves: dict[int, KvCurve] = {}
 
-    def price(self, shape: StepShape) -> KvCurve:
-        measured = quantities(shape)
+    def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
+        measured = quantities(shape, padding_rows)
         base_s = 0.0
-        for place, seconds_of in self._fixed:
-            base_s += seconds_of(measured[place])
+        for place, s_per_unit in self._slopes:
+            base_s += s_per_unit * measured[place]
+        for place, seconds_of in self._hinged:
+            base_s += seconds_of[measured[place]]
         decodes = shape.decode_requests
-        hinges = [
-            (t.feature.past + t.feature.past_each * decodes, t.s_per_unit) for t in self._kv_terms if decodes
-        ]
-        return hinged_curve(base_s, sorted(hinges))
+        kv_curve = self._kv_curves.get(decodes) or self._kv_curve(decodes)
+        base_ns = base_s * NS_PER_S
+        return tuple([(last, base_ns + kv_ns, slope) for last, kv_ns, slope in kv_curve])
 
-    def price_parts(self, shape: StepShape) -> dict[str, float]:
-        values = feature_values(shape, [t.feature for t in self._terms])
+    def _kv_curve(self, decodes: int) -> KvCurve:
+        """The part that KV reads cost; the knees depend on the number of decodes."""
+        hinges = [(t.feature.past + t.feature.past_each * decodes, t.s_per_unit) for t in self._kv_terms]
+        curve = self._kv_curves[decodes] = hinged_curve(sorted(hinges))
+        return curve
+
+    def price_parts(self, shape: StepShape, padding_rows: int) -> dict[str, float]:
+        values = feature_values(shape, [t.feature for t in self._terms], padding_rows)
         parts: dict[str, float] = {}
         for term, value in zip(self._terms, values, strict=True):
             parts[term.part] = parts.get(term.part, 0.0) + term.s_per_unit * value
@@ -105,3 +112,7 @@ class TokenWeightsModel(CurveModel):
 
     def out_of_range(self, shape: StepShape, /) -> str | None:
         return self._valid.complaint(shape) if self._valid else None
+
+
+def _is_line(hinges: Sequence[tuple[int, float]]) -> bool:
+    return len(hinges) == 1 and hinges[0][0] == 0

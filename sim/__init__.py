@@ -1,1 +1,10 @@
-"""tokenwork's simulator: a serving engine's decisions (`sim.core`), replayed on a clock (`sim.driver`)."""
+"""tokenwork's simulator: a serving engine's decisions (`sim.core`), replayed on a clock (`sim.driver`).
+
+    from sim import make_scenario, replay
+    run = replay(make_scenario({"workload": {"kind": "bundled"}}))
+"""
+
+from sim.replay import replay
+from sim.scenario import Scenario, ScenarioError, make_scenario, read_scenario
+
+__all__ = ["Scenario", "ScenarioError", "make_scenario", "read_scenario", "replay"]

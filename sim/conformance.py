@@ -90,10 +90,11 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def engine_of(recording: dict[str, Any]) -> str | None:
-    """Which preset a recording belongs to; None if we do not know the form."""
-    steps = recording.get("steps")
-    if isinstance(steps, list) and {"config", "requests", "aborts"} <= recording.keys():
+    """Which engine was recorded, by the form of the file; None if it is no recording."""
+    if {"config", "requests", "aborts", "steps"} <= recording.keys():
         return VllmV1.preset
+    if "engine" in recording and "scenarios" in recording:
+        return str(recording["engine"])
     return None
 
 
@@ -310,10 +311,12 @@ def check(path: Path) -> Comparison:
     scenario = path.name.removesuffix(".gz").removesuffix(".json")
     engine = engine_of(recording)
     if engine is None:
-        return Comparison("?", scenario, 0, None, not_covered="no preset for this form")
+        raise BadRecording(f"{path.name}: not a recording of a form we know")
+    if engine != VllmV1.preset:
+        return Comparison(engine, scenario, 0, None, f"{len(recording['scenarios'])} scenarios, engine not built yet")
     try:
         ours = emit(recording)
     except NotCovered as what:
-        return Comparison(engine, scenario, 0, None, not_covered=str(what))
+        return Comparison(engine, scenario, 0, None, str(what))
     steps, difference = compare(recording, ours)
     return Comparison(engine, scenario, steps, difference)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -18,6 +20,9 @@ _BOUNDS = {
     "less_than": ("<", "lt"),
     "less_than_equal": ("<=", "le"),
 }
+
+_PYDANTIC_HEAD = re.compile(r"^\w+ should ")
+_PYDANTIC_TAIL = re.compile(r" after validation|, (?:unable|got|not) .*")
 
 
 class Config(BaseModel):
@@ -35,10 +40,12 @@ class Config(BaseModel):
         try:
             return handler(data)
         except ValidationError as error:
-            lines = problems(error, cls.model_fields)
-            raise PydanticCustomError(
-                ERROR_TYPE, "{problem}", {"problem": "; ".join(lines), "lines": lines}
-            ) from None
+            raise wrong(*problems(error, cls.model_fields)) from None
+
+
+def wrong(*lines: str) -> PydanticCustomError:
+    """What a `model_validator(mode="after")` raises; each line begins with a key."""
+    return PydanticCustomError(ERROR_TYPE, "{problem}", {"problem": "; ".join(lines), "lines": list(lines)})
 
 
 def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
@@ -46,9 +53,9 @@ def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
     return [line for detail in error.errors(include_url=False) for line in _lines(detail, list(known))]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def did_you_mean(name: str, known: Iterable[str], likeness_ratio: float = 0.6) -> str:
+    """`; did you mean 'x'?` or nothing where none of the known names is so much alike (0-1, difflib)."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness_ratio)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -72,10 +79,10 @@ def _lines(detail: ErrorDetails, known: list[str]) -> list[str]:
 
 
 def _other(where: str, detail: ErrorDetails) -> str:
-    if detail["type"] == "value_error":  # ours: the text is finished
+    if detail["type"] == "value_error":  # raised by a field's own validator: the text is finished
         return str(detail["ctx"]["error"])
-    message = detail["msg"].removeprefix("Input should be ")
-    return f"{where} must be {message}, got {detail['input']!r}"
+    must = _PYDANTIC_TAIL.sub("", _PYDANTIC_HEAD.sub("must ", detail["msg"]))
+    return f"{where or 'the configuration'} {must}, got {reprlib.repr(detail['input'])}"
 
 
 def _where(detail: ErrorDetails) -> str:

@@ -1,21 +1,15 @@
-"""Pure changes to a `Trace`: fewer requests, another rate, a max_tokens for requests that name none."""
+"""Pure changes to a `Trace`: other rows, fewer requests, another rate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Any, Final, Literal, TypeVar, cast
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from workloads.trace import UNKNOWN, IntArray, PrefixIds, Trace
-
-RULES: Final = "model_len, fixed:N, factor:F or true"
-_MAX_FIXED_TOKENS: Final = 10_000_000
-_MAX_FACTOR: Final = 1000
-_FACTOR_DENOMINATOR: Final = 10**6
+from workloads.trace import IntArray, PrefixIds, Trace
 
 _T = TypeVar("_T")
 
@@ -70,22 +64,5 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     return _noted(replace(trace, arrival_ns=scaled.astype(np.int64)), f"arrival rate scaled by {factor:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class MaxTokensRule:
-    """How many output tokens a request asks for where the trace does not say."""
-
-    kind: Literal["model_len", "fixed", "factor", "true"]
-    amount: Fraction = Fraction(0)
-    """Tokens for `fixed`, a multiple of the true output for `factor`."""
-
-    @staticmethod
-    def of(text: str) -> MaxTokensRule:
-        """From `model_len`, `fixed:512`, `factor:1.5` or `true`; `ValueError` says what is allowed."""
-        kind, _, amount = text.partition(":")
-        if kind in ("model_len", "true") and not _:
-            return MaxTokensRule(cast(Any, kind))
-        if kind == "fixed":
-            return MaxTokensRule("fixed", _fixed(amount))
-        if kind == "factor":
-            return MaxTokensRule("factor", _factor(amount))
-        raise ValueError(f"max_tokens rule must be {RULES}, got {text!r}")
+def _noted(trace: Trace, note: str) -> Trace:
+    return replace(trace, notes=(*trace.notes, note))

@@ -78,6 +78,10 @@ class EngineCore:
     def final_kv_tokens(self, request: Request) -> int:
         return request.prompt_tokens + request.max_tokens - self._prefill_tokens_out
 
+    def held_blocks(self, request: Request) -> int:
+        """Blocks that a running request holds, shared ones included."""
+        return self.blocks(request.computed_tokens) if request.decoding else request.held_blocks
+
     @property
     def used_blocks(self) -> int:
         return self.store.total_blocks - self.store.free_blocks
@@ -479,17 +483,14 @@ class EngineCore:
         if used > self.peak_used_blocks:
             self.peak_used_blocks = used
 
-    def check_invariants(self, shared_blocks: int = 0) -> None:
-        """Laws 2, 4, 10, 11 on the state between two steps; `shared_blocks`: held blocks counted more than once."""
+    def check_invariants(self) -> None:
+        """Laws 4, 10 and 11 on the state between two steps; AssertionError on our own bugs."""
         self.cohort.check_invariants()
-        held = 0
         for request in self.running:
             assert request.state is State.RUNNING
-            own = self.blocks(request.computed_tokens) if request.decoding else request.held_blocks
-            assert own >= self.blocks(request.computed_tokens)
-            held += own
+            assert self.held_blocks(request) >= self.blocks(request.computed_tokens)
         assert len(self.running) <= self.spec.max_running
         assert self.reserved_blocks == sum(request.reserved_blocks for request in self.running)
-        self.store.check_invariants(held - shared_blocks)
+        self.store.check_invariants(sum(map(self.held_blocks, self.running)))
         if not self.running:
             assert self.store.free_blocks == self.store.total_blocks

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from sim.core.spec import EngineSpec
 from sim.kv.hashed import HashedStore
 from sim.kv.store import BlockStore, CountingStore
 from sim.policies.registry import Registry
+from workloads.config import Config
 
-ENGINES = Registry("engine")
+ENGINES = Registry("engine", "preset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,9 @@ UNKNOWN_HARDWARE = Hardware(kv_tokens=1 << 20, max_model_len=1 << 17)
 """For cost models that say nothing about a device."""
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Config):
     """A preset's flags under that engine's own names. Frozen; unknown flags are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     preset: ClassVar[str]
 
     def spec(self, hardware: Hardware) -> EngineSpec:

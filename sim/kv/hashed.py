@@ -18,6 +18,7 @@ per-block oracle.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from sim.core.request import Request
@@ -284,13 +285,18 @@ class HashedStore:
         if len(twins) == 1:
             twins[0].twins = None
 
+    def _named_runs(self) -> Iterator[Run]:
+        for run in self._heads.values():
+            yield from run.twins or (run,)
+
     def check_invariants(self, held_blocks: int) -> None:
         """See BlockStore; also that every unreferenced run is in the queue once and no other."""
         queued = list(self._order)
         assert all(run.refs == 0 for run in queued)
         assert sum(run.length for run in queued) == self.cached_blocks
         assert 0 <= self.cached_blocks <= self.free_blocks <= self.total_blocks
-        assert self.free_blocks + held_blocks == self.total_blocks
+        shared = sum((run.refs - 1) * run.length for run in self._named_runs() if run.refs > 1)
+        assert self.free_blocks + held_blocks - shared == self.total_blocks
         for key, run in self._heads.items():
             assert run.key(0) == key
             assert run.length > 0

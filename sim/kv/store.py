@@ -63,7 +63,7 @@ class BlockStore(Protocol):
         """Put the first blocks of a request's contents into the cache, unreferenced (an initial state)."""
 
     def check_invariants(self, held_blocks: int) -> None:
-        """used + free = total, with `held_blocks` the distinct blocks that live requests hold; AssertionError if not."""
+        """used + free = total; AssertionError if not. `held_blocks`: what live requests hold, summed over requests."""
 
 
 class CountingStore:

@@ -252,19 +252,19 @@ class TokenWork:
     """A limit on the step's token-work: decodes first, each weighed by its context, then prefill chunks.
 
     `max_work`: in decode tokens at the profile's reference. `chunk_cap`: the most prompt tokens of one request.
-    `work`: the weights; equal ones by default.
+    `weights`: what a token weighs; equal by default, `calibrated` in a scenario means its cost model's.
     """
 
     serve = "decode_first"
 
-    def __init__(self, max_work: float, chunk_cap: int = UNLIMITED, work: Work = EQUAL_WEIGHTS) -> None:
+    def __init__(self, max_work: float, chunk_cap: int = UNLIMITED, weights: Work = EQUAL_WEIGHTS) -> None:
         if not max_work > 0:
             raise ValueError(f"max_work must be > 0, got {max_work}")
         if chunk_cap < 1:
             raise ValueError(f"chunk_cap must be >= 1, got {chunk_cap}")
         self.max_work = max_work
         self.chunk_cap = chunk_cap
-        self.work = work
+        self.work = weights
 
     def open(self, engine: EngineView) -> Meter:
         return WorkMeter(self.work, self.max_work, self.chunk_cap)

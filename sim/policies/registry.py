@@ -18,15 +18,16 @@ class UnknownName(ValueError):
 class Registry:
     """Makes policies of one kind by name. Duplicates raise; an unknown name or parameter lists what exists."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, noun: str = "policy") -> None:
         self.kind = kind
+        self.what = f"{kind} {noun}"
         self._makers: dict[str, Callable[..., Any]] = {}
         self._plugins_loaded = False
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
         def add(cls: type[T]) -> type[T]:
             if name in self._makers:
-                raise ValueError(f"{self.kind} policy {name!r} is registered twice")
+                raise ValueError(f"{self.what} {name!r} is registered twice")
             self._makers[name] = cls
             return cls
 
@@ -42,7 +43,7 @@ class Registry:
         for key in parameters:
             if key not in accepted:
                 known = ", ".join(accepted) or "none"
-                raise UnknownName(f"{self.kind} policy {name!r} has no parameter {key!r}: it has {known}")
+                raise UnknownName(f"{self.what} {name!r} has no parameter {key!r}: it has {known}")
         return maker(**parameters)
 
     def maker(self, name: str) -> Callable[..., Any]:
@@ -52,7 +53,7 @@ class Registry:
         if name not in self._makers:
             close = get_close_matches(name, self._makers, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UnknownName(f"unknown {self.kind} policy {name!r}: known are {', '.join(sorted(self._makers))}{hint}")
+            raise UnknownName(f"unknown {self.what} {name!r}: known are {', '.join(sorted(self._makers))}{hint}")
         return self._makers[name]
 
     def _load_plugins(self) -> None:

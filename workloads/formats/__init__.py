@@ -6,13 +6,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from workloads.reading.errors import TraceError
+from workloads.reading.generic_columns import GenericColumns
 from workloads.reading.limits import ReadLimits
 from workloads.reading.reader import OnBadRow, read_trace
 from workloads.reading.registry import format_names
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-
-from workloads.formats.generic import GenericColumns  # noqa: E402  (after the dialects are registered, in order)
-
 __all__ = ["GenericColumns", "OnBadRow", "ReadLimits", "TraceError", "format_names", "read_trace"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from workloads.config import Config
 from workloads.reading.errors import RowError, named
 from workloads.reading.limits import ReadLimits
 from workloads.reading.plain_csv import PlainCsvParser
@@ -68,7 +67,7 @@ def _matches(first: FirstLine) -> bool:
     return not first.is_json and not {_PROMPT, _OUTPUT}.isdisjoint(first.keys)
 
 
-def _start(first: FirstLine, limits: ReadLimits, columns: Config | None) -> PlainCsvParser:
+def _start(first: FirstLine, limits: ReadLimits) -> PlainCsvParser:
     return PlainCsvParser(first, limits, columns=_COLUMNS, arrival_ns=WallClock().ns, from_first=True)
 
 

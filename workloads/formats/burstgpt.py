@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from workloads.config import Config
 from workloads.reading.limits import ReadLimits
 from workloads.reading.plain_csv import PlainCsvParser
 from workloads.reading.registry import register
@@ -22,7 +21,7 @@ def _matches(first: FirstLine) -> bool:
     return not first.is_json and not {_PROMPT, _OUTPUT}.isdisjoint(first.keys)
 
 
-def _start(first: FirstLine, limits: ReadLimits, columns: Config | None) -> PlainCsvParser:
+def _start(first: FirstLine, limits: ReadLimits) -> PlainCsvParser:
     arrival_ns = partial(time_ns, _TIME, unit="s")
     return PlainCsvParser(first, limits, columns=_COLUMNS, arrival_ns=arrival_ns, from_first=True)
 

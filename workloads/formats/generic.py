@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from workloads.config import Config
 from workloads.prefix import PrefixChain
 from workloads.reading.csv_rows import CsvTable, unread_note
 from workloads.reading.errors import MAX_COLUMNS, RowError, named
@@ -173,17 +172,17 @@ class GenericJsonl:
     def parse(self, line: str, /) -> Row:
         record = json_object(line, self._limits.json_depth)
         if not record.keys() <= self._seen.keys():
-            self._see(record)
+            self._see(list(record))
         return self._rows.row(lambda role: record.get(self._names[role]))
 
     def group_tokens(self) -> int | None:
         return self._rows.group_tokens()
 
     def finish(self) -> tuple[str, ...]:
-        self._check.require_declared(self._seen)
+        self._check.require_declared(list(self._seen))
         return unread_note(list(self._seen), list(self._names.values()))
 
-    def _see(self, keys: Collection[str]) -> None:
+    def _see(self, keys: Sequence[str]) -> None:
         new = [key for key in keys if key not in self._seen]
         if len(self._seen) + len(new) > MAX_COLUMNS:
             raise RowError(f"the file must have at most {MAX_COLUMNS} different keys")
@@ -201,27 +200,25 @@ def _is_ours(first: FirstLine) -> bool:
     if not ours.isdisjoint(first.keys):
         return True
     try:
-        NameCheck(GenericColumns()).refuse_slips(first.keys[:MAX_COLUMNS], first.keys)
+        NameCheck(GenericColumns()).refuse_slips(first.keys, first.keys)
     except RowError:
         return True
     return False
 
 
-def _start_csv(first: FirstLine, limits: ReadLimits, columns: Config | None) -> GenericCsv:
-    return GenericCsv(first, limits, _generic(columns))
-
-
-def _start_jsonl(first: FirstLine, limits: ReadLimits, columns: Config | None) -> GenericJsonl:
-    return GenericJsonl(first, limits, _generic(columns))
-
-
-def _generic(columns: Config | None) -> GenericColumns:
-    if columns is None:
-        return GenericColumns()
-    if not isinstance(columns, GenericColumns):
-        raise TypeError(f"columns must be GenericColumns, got {type(columns).__name__}")
-    return columns
-
-
-register(Dialect("generic-csv", lambda first: not first.is_json and _is_ours(first), _start_csv, takes_columns=True))
-register(Dialect("generic-jsonl", lambda first: first.is_json and _is_ours(first), _start_jsonl, takes_columns=True))
+register(
+    Dialect(
+        "generic-csv",
+        matches=lambda first: not first.is_json and _is_ours(first),
+        start=lambda first, limits: GenericCsv(first, limits, GenericColumns()),
+        start_named=GenericCsv,
+    )
+)
+register(
+    Dialect(
+        "generic-jsonl",
+        matches=lambda first: first.is_json and _is_ours(first),
+        start=lambda first, limits: GenericJsonl(first, limits, GenericColumns()),
+        start_named=GenericJsonl,
+    )
+)

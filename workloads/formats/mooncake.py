@@ -1,5 +1,6 @@
-"""Mooncake: JSONL with `timestamp` (ms since the start), `input_length`, `output_length`, `hash_ids` (one per 512 tokens).
+"""Mooncake: JSONL with `timestamp` (ms since the start), `input_length`, `output_length` and `hash_ids`.
 
+A hash id stands for 512 tokens of the prompt, the last one for what is left.
 Other traces use the same words with other units or another block size, so a file counts as Mooncake's by itself only
 if its first object has exactly these keys. Source: kvcache-ai/Mooncake, FAST25-release/traces.
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from workloads.config import Config
 from workloads.prefix import PrefixChain
 from workloads.reading.csv_rows import missing_columns, unread_note
 from workloads.reading.errors import RowError
@@ -31,8 +31,8 @@ class MooncakeParser:
     from_first = False
 
     def __init__(self, first: FirstLine, limits: ReadLimits) -> None:
-        if missing := [key for key in _KEYS if key not in first.keys]:
-            raise RowError(missing_columns(missing, first.keys))
+        if problem := missing_columns(_KEYS, first.keys):
+            raise RowError(problem)
         self._limits = limits
         self._chain = PrefixChain()
         self._notes = unread_note(first.keys, _KEYS)
@@ -44,9 +44,7 @@ class MooncakeParser:
             (_PROMPT, value(_PROMPT)), (_OUTPUT, value(_OUTPUT)), self._limits.tokens
         )
         hashes = _hash_ids(value(_HASHES), prompt_tokens)
-        return Row(
-            arrival_ms * UNIT_NS["ms"], prompt_tokens, output_tokens, prefix_ids=self._chain.chained(hashes)
-        )
+        return Row(arrival_ms * UNIT_NS["ms"], prompt_tokens, output_tokens, prefix_ids=self._chain.chained(hashes))
 
     def group_tokens(self) -> int:
         return HASH_BLOCK_TOKENS
@@ -70,8 +68,4 @@ def _matches(first: FirstLine) -> bool:
     return first.is_json and set(first.keys) == set(_KEYS)
 
 
-def _start(first: FirstLine, limits: ReadLimits, columns: Config | None) -> MooncakeParser:
-    return MooncakeParser(first, limits)
-
-
-register(Dialect("mooncake", _matches, _start))
+register(Dialect("mooncake", _matches, MooncakeParser))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from workloads.config import Config
 from workloads.reading.errors import RowError, listed
 from workloads.reading.limits import ReadLimits
 from workloads.reading.plain_csv import PlainCsvParser
@@ -22,7 +21,7 @@ def _matches(first: FirstLine) -> bool:
     return not first.is_json and not {_PROMPT, _OUTPUT}.isdisjoint(first.keys)
 
 
-def _start(first: FirstLine, limits: ReadLimits, columns: Config | None) -> PlainCsvParser:
+def _start(first: FirstLine, limits: ReadLimits) -> PlainCsvParser:
     if _TIME not in first.keys and {_PROMPT, _OUTPUT} <= set(first.keys):
         raise RowError(
             f"missing column {_TIME!r}: these are lengths without arrival times; the file has: {listed(first.keys)}"

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 
 from workloads.config import did_you_mean
-from workloads.reading.errors import MAX_COLUMNS, RowError, first_twice, label, listed
+from workloads.reading.errors import RowError, first_twice, label, listed
 
 
 def csv_fields(line: str) -> list[str]:
@@ -24,16 +24,13 @@ class CsvTable:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        if len(names) > MAX_COLUMNS:
-            raise RowError(f"has {len(names)} columns, must have at most {MAX_COLUMNS}")
         if twice := first_twice(names):
             raise RowError(f"column {label(twice)!r} must not appear twice")
 
     def positions(self, required: Sequence[str]) -> list[int]:
         """Where these columns are; `RowError` lists all that are missing, and what there is."""
-        missing = [name for name in required if name not in self.names]
-        if missing:
-            raise RowError(missing_columns(missing, self.names))
+        if problem := missing_columns(required, self.names):
+            raise RowError(problem)
         return [self.names.index(name) for name in required]
 
     def fields(self, line: str) -> list[str]:
@@ -43,10 +40,14 @@ class CsvTable:
         return fields
 
 
-def missing_columns(missing: Sequence[str], existing: tuple[str, ...]) -> str:
-    """`missing column 'x'; the file has: a, b; did you mean 'a'?`"""
+def missing_columns(required: Sequence[str], existing: Sequence[str]) -> str | None:
+    """`missing column 'x'; the file has: a, b; did you mean 'a'?`, or None where none of these is missing."""
+    missing = [name for name in required if name not in existing]
+    if not missing:
+        return None
+    spare = [name for name in existing if name not in required]
     columns = "column" if len(missing) == 1 else "columns"
-    hint = did_you_mean(missing[0], existing) if len(missing) == 1 else ""
+    hint = did_you_mean(missing[0], spare, likeness_ratio=0.8) if len(missing) == 1 else ""
     return f"missing {columns} {', '.join(map(repr, missing))}; the file has: {listed(existing)}{hint}"
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
-from typing import Final, Self
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from workloads.config import Config, did_you_mean
+from workloads.config import Config, did_you_mean, wrong
 from workloads.reading.csv_rows import missing_columns
-from workloads.reading.errors import RowError, first_twice, label, listed
+from workloads.reading.errors import RowError, label, listed
 from workloads.reading.values import TimeUnit
 
 REQUIRED: Final = ("arrival", "prompt_tokens", "output_tokens")
@@ -20,7 +20,10 @@ ROLES: Final = (
     *("queue_timeout", "timeout", "cancel_after", "prefix_ids", "prefix_group_tokens"),
 )
 _NEAR_RATIO: Final = 0.85
-"""How alike two names must be for one to be a slip of the other (0-1, difflib): above `input_tokens`/`output_tokens`."""
+"""How alike (0-1, difflib) a name must be to be a slip of ours: `input_tokens` is none of `output_tokens`."""
+
+
+Name = Annotated[str, Field(min_length=1)]
 
 
 class GenericColumns(Config):
@@ -33,19 +36,19 @@ class GenericColumns(Config):
     """Of every time column. It also ends our own names: `arrival_ms`, `timeout_ms` with "ms"."""
     relative_to_first: bool = False
     """Arrivals are wall-clock times: the first request's becomes 0. Otherwise they are offsets and stay."""
-    arrival: str | None = None
-    prompt_tokens: str = "prompt_tokens"
-    output_tokens: str = "output_tokens"
-    max_tokens: str = "max_tokens"
-    request_id: str = "request_id"
-    priority: str = "priority"
-    client: str = "client"
-    queue_timeout: str | None = None
-    timeout: str | None = None
-    cancel_after: str | None = None
-    prefix_ids: str = "prefix_ids"
+    arrival: Name | None = None
+    prompt_tokens: Name = "prompt_tokens"
+    output_tokens: Name = "output_tokens"
+    max_tokens: Name = "max_tokens"
+    request_id: Name = "request_id"
+    priority: Name = "priority"
+    client: Name = "client"
+    queue_timeout: Name | None = None
+    timeout: Name | None = None
+    cancel_after: Name | None = None
+    prefix_ids: Name = "prefix_ids"
     """In CSV: numbers between spaces. In JSONL: an array."""
-    prefix_group_tokens: str = "prefix_group_tokens"
+    prefix_group_tokens: Name = "prefix_group_tokens"
     """The column that says how many tokens stand behind each prefix id (the same number in every row)."""
     group_tokens: int | None = Field(default=None, ge=1)
     """That number, for files without such a column."""
@@ -54,8 +57,10 @@ class GenericColumns(Config):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        if twice := first_twice(list(self.names().values())):
-            raise ValueError(f"column {twice!r} must not be named for two things")
+        roles: dict[str, str] = {}
+        for role, name in self.names().items():
+            if roles.setdefault(name, role) != role:
+                raise wrong(f"{role} must not be {name!r}, as {roles[name]} is")
         return self
 
     def names(self) -> dict[str, str]:
@@ -64,7 +69,9 @@ class GenericColumns(Config):
 
     def declared(self) -> dict[str, str]:
         """Role -> column name, for the roles that were named explicitly."""
-        return {role: name for role, name in self.names().items() if getattr(self, role) and role in self.model_fields_set}
+        return {
+            role: name for role, name in self.names().items() if getattr(self, role) and role in self.model_fields_set
+        }
 
 
 class NameCheck:
@@ -75,23 +82,23 @@ class NameCheck:
         self._declared = columns.declared()
         self._left_alone = {*self._names.values(), *columns.ignore}
 
-    def require(self, existing: Collection[str]) -> None:
+    def require(self, existing: Sequence[str]) -> None:
         """`RowError` where arrival, prompt or output tokens are missing."""
         self.require_declared(existing, REQUIRED)
-        if missing := [self._names[role] for role in REQUIRED if self._names[role] not in existing]:
-            raise RowError(missing_columns(missing, tuple(existing)))
+        if problem := missing_columns([self._names[role] for role in REQUIRED], existing):
+            raise RowError(problem)
 
-    def require_declared(self, existing: Collection[str], roles: Iterable[str] = ROLES) -> None:
+    def require_declared(self, existing: Sequence[str], roles: Iterable[str] = ROLES) -> None:
         """`RowError` where a column that was named explicitly is missing."""
         for role in roles:
             name = self._declared.get(role)
             if name is not None and name not in existing:
                 raise RowError(
                     f"column {name!r}, declared as {role}, must exist; "
-                    f"the file has: {listed(tuple(existing))}{did_you_mean(name, existing)}"
+                    f"the file has: {listed(existing)}{did_you_mean(name, existing)}"
                 )
 
-    def refuse_slips(self, names: Iterable[str], existing: Collection[str]) -> None:
+    def refuse_slips(self, names: Iterable[str], existing: Sequence[str]) -> None:
         """`RowError` where a name that we do not read looks like one of ours that the file lacks."""
         absent = [name for name in self._names.values() if name not in existing]
         for name in names:

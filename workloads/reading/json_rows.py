@@ -56,6 +56,4 @@ def _no_constant(text: str) -> NoReturn:
     raise RowError(f"{text} must be a finite number")
 
 
-_DECODER = json.JSONDecoder(
-    parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_no_key_twice
-)
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_no_key_twice)

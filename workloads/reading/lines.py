@@ -75,7 +75,7 @@ class Lines:
             if not line.isspace() and line:
                 yield number, line
 
-    def _decompressed(self) -> io.BufferedReader:
+    def _decompressed(self) -> BinaryIO:
         if not self._stored.peek(2).startswith(_GZIP_MAGIC):
             return self._stored
         unpacked = gzip.GzipFile(fileobj=self._stored, mode="rb")

@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-from workloads.config import Config
 from workloads.reading.collect import Collector, ReadRules
 from workloads.reading.errors import RowError, TraceError, listed, shown
+from workloads.reading.generic_columns import GenericColumns
 from workloads.reading.limits import ReadLimits
 from workloads.reading.lines import Lines, decoded, open_lines
 from workloads.reading.registry import dialect, dialects, format_names
@@ -24,7 +24,7 @@ def read_trace(
     path: str | PathLike[str],
     *,
     format: str | None = None,
-    columns: Config | None = None,
+    columns: GenericColumns | None = None,
     on_bad_row: OnBadRow = "error",
     sort: bool = False,
     limits: ReadLimits | None = None,
@@ -44,15 +44,15 @@ def read_trace(
         return _read(lines, chosen, columns, rules)
 
 
-def _read(lines: Lines, chosen: Dialect | None, columns: Config | None, rules: ReadRules) -> Trace:
+def _read(lines: Lines, chosen: Dialect | None, columns: GenericColumns | None, rules: ReadRules) -> Trace:
     rows = iter(lines)
     number, line = next(rows, (0, b""))
     if number == 0:
         raise TraceError(lines.name, "the file is empty")
     try:
         first = FirstLine.of(decoded(line), rules.limits)
-        chosen = _fit_for_columns(chosen or _detected(first, columns), columns)
-        parser = chosen.start(first, rules.limits, columns)
+        chosen = chosen or _detected(first, columns)
+        parser = _parser(chosen, first, columns, rules.limits)
     except RowError as problem:
         raise TraceError(f"{lines.name}:{number}", str(problem)) from None
     collector = Collector(lines.name, parser, rules)
@@ -63,9 +63,7 @@ def _read(lines: Lines, chosen: Dialect | None, columns: Config | None, rules: R
         raise TraceError(lines.name, str(problem)) from None
 
 
-def _collect(
-    rows: Iterator[tuple[int, bytes]], parser: Parser, collector: Collector, limits: ReadLimits
-) -> None:
+def _collect(rows: Iterator[tuple[int, bytes]], parser: Parser, collector: Collector, limits: ReadLimits) -> None:
     left, parse, add = limits.rows, parser.parse, collector.add
     for number, line in rows:
         try:
@@ -77,7 +75,7 @@ def _collect(
             collector.leave_out(problem, number)
 
 
-def _detected(first: FirstLine, columns: Config | None) -> Dialect:
+def _detected(first: FirstLine, columns: GenericColumns | None) -> Dialect:
     if columns is not None:
         return dialect("generic-jsonl" if first.is_json else "generic-csv")
     fitting = [known for known in dialects() if known.matches(first)]
@@ -85,13 +83,15 @@ def _detected(first: FirstLine, columns: Config | None) -> Dialect:
         return fitting[0]
     if fitting:
         raise RowError(f"fits several formats, say which: {', '.join(known.name for known in fitting)}")
-    what = f"keys {listed(first.keys)}" if first.is_json else f"line {shown(first.text)}"
+    what = f"has the keys {listed(first.keys)}" if first.is_json else f"is {shown(first.text)}"
     raise RowError(
-        f"first {what} must fit one of the formats {', '.join(format_names())}; or name the columns of a generic file"
+        f"the first line must fit a known format ({', '.join(format_names())}) or have its columns named; it {what}"
     )
 
 
-def _fit_for_columns(chosen: Dialect, columns: Config | None) -> Dialect:
-    if columns is not None and not chosen.takes_columns:
+def _parser(chosen: Dialect, first: FirstLine, columns: GenericColumns | None, limits: ReadLimits) -> Parser:
+    if columns is None:
+        return chosen.start(first, limits)
+    if chosen.start_named is None:
         raise ValueError(f"columns can be named for generic formats only, not for {chosen.name!r}")
-    return chosen
+    return chosen.start_named(first, limits, columns)

@@ -27,5 +27,7 @@ def dialects() -> tuple[Dialect, ...]:
 def dialect(name: str) -> Dialect:
     """The dialect of that name; `ValueError` lists what exists."""
     if name not in _DIALECTS:
-        raise ValueError(f"format must be one of {', '.join(format_names())}, got {name!r}{did_you_mean(name, format_names())}")
+        raise ValueError(
+            f"format must be one of {', '.join(format_names())}, got {name!r}{did_you_mean(name, format_names())}"
+        )
     return _DIALECTS[name]

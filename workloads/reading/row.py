@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from workloads.config import Config
 from workloads.reading.csv_rows import csv_fields
+from workloads.reading.errors import MAX_COLUMNS, RowError
+from workloads.reading.generic_columns import GenericColumns
 from workloads.reading.json_rows import json_object
 from workloads.reading.limits import ReadLimits
 from workloads.trace import UNKNOWN
@@ -48,10 +49,12 @@ class FirstLine:
 
     @staticmethod
     def of(text: str, limits: ReadLimits) -> FirstLine:
-        """`RowError` where the line looks like JSON and is not."""
-        if text.lstrip().startswith("{"):
-            return FirstLine(text, True, tuple(json_object(text, limits.json_depth)))
-        return FirstLine(text, False, tuple(name.strip() for name in csv_fields(text)))
+        """`RowError` where the line looks like JSON and is not, or has too many names."""
+        is_json = text.lstrip().startswith("{")
+        keys = tuple(json_object(text, limits.json_depth)) if is_json else tuple(map(str.strip, csv_fields(text)))
+        if len(keys) > MAX_COLUMNS:
+            raise RowError(f"has {len(keys)} columns, must have at most {MAX_COLUMNS}")
+        return FirstLine(text, is_json, keys)
 
 
 class Parser(Protocol):
@@ -82,6 +85,6 @@ class Dialect:
 
     name: str
     matches: Callable[[FirstLine], bool]
-    start: Callable[[FirstLine, ReadLimits, Config | None], Parser]
-    """The third argument names the columns, for dialects that take names."""
-    takes_columns: bool = False
+    start: Callable[[FirstLine, ReadLimits], Parser]
+    start_named: Callable[[FirstLine, ReadLimits, GenericColumns], Parser] | None = None
+    """With the columns' names, for dialects that take names."""

@@ -24,7 +24,7 @@ _EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
 
 
 def whole_number(name: str, value: object, low: int, high: int) -> int:
-    """An integer in [low, high]. `76.0` is one (tables with gaps write integers so), `7_6`, `true` and `1e3` are not."""
+    """An integer in [low, high]. `76.0` is one (tables with gaps write them so); `7_6`, `true`, `1e3` are not."""
     if type(value) is int:
         number = value
     elif type(value) is str and len(value) <= MAX_DIGITS and value.isdigit() and value.isascii():

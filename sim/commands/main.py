@@ -1,0 +1,121 @@
+"""`tokenwork`: finds the command, loads its module, and turns errors into one line and an exit status.
+
+Exit status: 0 done, 1 bad data or a failed run, 2 wrong use (command, config, missing file), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+COMMANDS = {
+    "replay": "sim.commands.replay:replay",
+    "conformance": "sim.commands.conformance:conformance",
+    "textbook": "sim.commands.textbook:textbook",
+    "list": "sim.commands.list:list_",
+}
+"""Name -> module:function. Packages that `sim` must not import (calibrate) come as entry points `tokenwork.commands`."""
+
+PASS_ON = {"replay"}
+"""Commands that take an engine's own flags beside their own."""
+
+
+class LazyGroup(TyperGroup):
+    """Knows the names of commands and imports a command's module when that one is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*COMMANDS, *sorted(entry.name for entry in _plugins())]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        target = COMMANDS.get(cmd_name)
+        if target is None:
+            return next((get_command(entry.load()) for entry in _plugins() if entry.name == cmd_name), None)
+        module, _, function = target.partition(":")
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        settings = {"allow_extra_args": True, "ignore_unknown_options": True} if cmd_name in PASS_ON else {}
+        app.command(cmd_name, context_settings=settings)(getattr(import_module(module), function))
+        return get_command(app)
+
+
+def _plugins() -> Any:
+    return entry_points(group="tokenwork.commands")
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Replay LLM request traces through a serving engine's scheduler, on a clock calibrated on real hardware.",
+)
+
+
+@app.callback()
+def root() -> None:
+    """Only there so that typer makes a group."""
+
+
+class Failure(Exception):
+    """What a command could not do, in one line, with its exit status."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def wrong_use(text: str) -> Failure:
+    return Failure(text, 2)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        status = app(standalone_mode=False)
+    except Exception as error:
+        status = _report(error)
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _report(error: Exception) -> int:
+    """Print an error that is a user's to mend as one line; raise what is a bug of ours."""
+    show = getattr(error, "show", None)
+    if callable(show):  # typer's own usage errors
+        show()
+        return int(getattr(error, "exit_code", 2))
+    if isinstance(error, typer.Exit | typer.Abort):
+        return int(getattr(error, "exit_code", 1))
+    status = _status(error)
+    if status is None:
+        raise error
+    print(f"tokenwork: {_one_line(error)}", file=sys.stderr)
+    return status
+
+
+def _status(error: Exception) -> int | None:
+    from costmodel.profile import ProfileError
+    from sim.policies.registry import UnknownName
+    from sim.scenario import ScenarioError
+    from workloads.reading.errors import TraceError
+
+    if isinstance(error, Failure):
+        return error.status
+    if isinstance(error, TraceError):
+        return 1
+    if isinstance(error, ScenarioError | UnknownName | ProfileError | OSError):
+        return 2
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
