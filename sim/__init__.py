@@ -1,7 +1,7 @@
 """tokenwork's simulator: a serving engine's decisions (`sim.core`), replayed on a clock (`sim.driver`).
 
-    from sim import make_scenario, replay
-    run = replay(make_scenario({"workload": {"kind": "bundled"}}))
+from sim import make_scenario, replay
+run = replay(make_scenario({"workload": {"kind": "bundled"}}))
 """
 
 from sim.replay import replay

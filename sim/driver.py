@@ -156,7 +156,7 @@ class Server:
         if self.flights:
             self._settle(now)
         while True:
-            flight = self._plan(now)
+            flight = None if self._steps_used_up() else self._plan(now)
             if flight is None:
                 if self.flights:
                     self._tick_at(self.flights[-1].ends_ns[-1])
@@ -165,6 +165,11 @@ class Server:
             if next_ns > now:
                 self._tick_at(next_ns)
                 return
+
+    def _steps_used_up(self) -> bool:
+        if self.max_steps is None:
+            return False
+        return self.steps_run + sum(flight.plan.steps for flight in self.flights) >= self.max_steps
 
     def _next_planning(self, flight: Flight) -> int:
         """When the plan after this one is made: with depth 2, as its last step starts to execute."""
@@ -175,26 +180,32 @@ class Server:
 
     def _settle(self, now: int) -> None:
         """Commit what has run by now, letting go of who has left in the step that ends now."""
-        core, log, flights = self.core, self.log, self.flights
+        core, log = self.core, self.log
         leaving, self._leaving = self._leaving, []
-        ran = [bisect_right(flight.ends_ns, now) for flight in flights]
-        for flight, done in zip(flights, ran, strict=True):
+        for flight in self.flights:
+            done = bisect_right(flight.ends_ns, now)
             core.schedule_through(flight.plan, min(flight.plan.steps, max(1, done + self.depth - 1)))
         if leaving:
-            if ran[0] > 1:
-                core.commit_step(flights[0].plan, ran[0] - 1)
+            self._commit(now - 1)
             log.now_ns = now
             for request, event, reason in leaving:
                 core.cancel(request, event, reason)
-        for done in ran:
-            flight = flights[0]
-            if done:
-                log.now_ns = flight.ends_ns[done - 1]
-                core.commit_step(flight.plan, done)
-            if done == flight.plan.steps:
-                flights.popleft()
-                self.steps_run += done
-                log.ran(flight.plan, flight.ends_ns, flight.deferred, done - flight.deferred_from)
+        self._commit(now)
+
+    def _commit(self, until_ns: int) -> None:
+        """Deliver all steps that have ended by `until_ns`."""
+        while self.flights:
+            flight = self.flights[0]
+            done = bisect_right(flight.ends_ns, until_ns)
+            if not done:
+                return
+            self.log.now_ns = flight.ends_ns[done - 1]
+            self.core.commit_step(flight.plan, done)
+            if done < flight.plan.steps:
+                return
+            self.flights.popleft()
+            self.steps_run += done
+            self.log.ran(flight.plan, flight.ends_ns, flight.deferred, done - flight.deferred_from)
 
     def _plan(self, now: int) -> Flight | None:
         core, log = self.core, self.log
@@ -236,8 +247,10 @@ class Server:
         for flight in self.flights:
             committed = flight.plan.committed
             self.log.ran(flight.plan, flight.ends_ns[:committed], flight.deferred, committed - flight.deferred_from)
-        for request in [*self.core.running, *self.core.waiting]:
-            self.log.unfinished(request, delivered_step=self.core.committed_step)
+        core = self.core
+        for request in [*core.running, *core.waiting]:
+            undelivered = core.undelivered_tokens(request)
+            self.log.unfinished(request, delivered_step=core.committed_step, undelivered_tokens=undelivered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +258,13 @@ class Arrivals:
     """What comes from outside, by row. Times in ns; -1 = never."""
 
     arrival_ns: Sequence[int]
+    """Never falling."""
     make_request: Callable[[int], Request]
     """Builds a row's request when it arrives, without the truth."""
     stop_after: Sequence[int]
     """The truth: output tokens of each row."""
+    first_row: int = 0
+    """Rows before it do not arrive: they were running when the run began."""
     queue_timeout_ns: Sequence[int] | None = None
     timeout_ns: Sequence[int] | None = None
     cancel_after_ns: Sequence[int] | None = None
@@ -298,7 +314,8 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Replay to the end, to a limit, or to Ctrl-C."""
-        if len(self.arrivals.arrival_ns):
+        self._next_row = self.arrivals.first_row
+        if self._next_row < len(self.arrivals.arrival_ns):
             self._arrive_at_next()
         for server in self.servers:
             server.max_steps = self.limits.max_steps
@@ -313,7 +330,7 @@ class Simulation:
         for server in self.servers:
             server.close()
             outcome.events += server.events
-        outcome.events += self._next_row
+        outcome.events += self._next_row - self.arrivals.first_row
         outcome.end_ns = self.env.now
         if not outcome.stopped and not outcome.stalled:
             outcome.stalled = next(filter(None, map(_stall, self.servers)), None)

@@ -45,10 +45,8 @@ def replay(
     hardware = hardware_of(scenario.cost)
     spec = engine_spec(scenario, hardware)
     chain = PrefixChain()
-    trace = workload(scenario, spec, chain)
-    initial = scenario.initial
-    first = len(initial.running)
-    columns = RequestColumns(first + len(trace))
+    trace = with_initial(workload(scenario, spec, chain), scenario)
+    columns = RequestColumns(len(trace))
     log = EngineLog(0, columns)
     core = EngineCore(spec, log, max_stretch=max_stretch)
     set_up(core, scenario, chain, columns)
@@ -57,7 +55,7 @@ def replay(
         costs=[build_cost_model(scenario.cost)],
         logs=[log],
         requests=columns,
-        arrivals=_arrivals(trace, core, first_row=first),
+        arrivals=_arrivals(trace, core, first_row=len(scenario.initial.running)),
         limits=Limits(_ns(scenario.max_sim_time_s), scenario.max_steps),
         progress=progress,
     )
@@ -65,7 +63,7 @@ def replay(
     core.check_invariants()
     return RunResult(
         scenario=describe(scenario, trace),
-        trace=_with_initial(trace, scenario),
+        trace=trace,
         requests=columns,
         logs=[log],
         engines=[_facts(core, scenario)],
@@ -131,7 +129,7 @@ def _inline(source: Inline, chain: PrefixChain) -> Trace:
 
 
 def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
-    """Rows of the trace as the driver wants them: plain lists, requests built when they arrive."""
+    """The trace as the driver wants it: plain lists, requests built when they arrive, from `first_row` on."""
 
     def column(values: Any) -> list[int] | None:
         return None if values is None else values.tolist()
@@ -140,19 +138,20 @@ def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
     ids, priority, clients = trace.request_ids, column(trace.priority), trace.clients
     content = _contents(trace, core)
 
-    def make_request(at: int) -> Request:
+    def make_request(row: int) -> Request:
         return Request(
-            ids[at] if ids is not None else str(at),
-            prompt_tokens=prompts[at],
-            max_tokens=limits[at],
-            arrival_ns=arrival_ns[at],
-            priority=priority[at] if priority is not None else 0,
-            client=clients[at] if clients is not None else "",
-            content=content(at),
-            row=first_row + at,
+            ids[row] if ids is not None else str(row),
+            prompt_tokens=prompts[row],
+            max_tokens=limits[row],
+            arrival_ns=arrival_ns[row],
+            priority=priority[row] if priority is not None else 0,
+            client=clients[row] if clients is not None else "",
+            content=content(row),
+            row=row,
         )
 
     return Arrivals(
+        first_row=first_row,
         arrival_ns=arrival_ns,
         make_request=make_request,
         stop_after=trace.output_tokens.tolist(),
@@ -165,12 +164,12 @@ def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
 def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]:
     """What the blocks of each row hold; nothing where no cache asks. Raises ScenarioError on unequal grids."""
     if not isinstance(core.store, HashedStore):
-        return lambda at: None
+        return lambda row: None
     prefix, block_tokens = trace.prefix, core.block_tokens
     if prefix is None:
-        return lambda at: Content((), shared_blocks=0, owner=0)
+        return lambda row: Content((), shared_blocks=0, owner=0)
     prompts = trace.prompt_tokens.tolist()
-    return lambda at: prompt_content(prefix.ids[at], prefix.group_tokens, prompts[at], block_tokens)
+    return lambda row: prompt_content(prefix.ids[row], prefix.group_tokens, prompts[row], block_tokens)
 
 
 def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, block_tokens: int) -> Content:
@@ -260,8 +259,8 @@ def describe(scenario: Scenario, trace: Trace) -> dict[str, Any]:
     return description
 
 
-def _with_initial(trace: Trace, scenario: Scenario) -> Trace:
-    """The trace with the initially running requests as its first rows, arriving at 0."""
+def with_initial(trace: Trace, scenario: Scenario) -> Trace:
+    """The trace with the initially running requests as its first rows; they arrive at 0, and run already."""
     given = scenario.initial.running
     if not given:
         return trace
@@ -284,7 +283,7 @@ def _with_initial(trace: Trace, scenario: Scenario) -> Trace:
         queue_timeout_ns=ahead(unknown, trace.queue_timeout_ns),
         timeout_ns=ahead(unknown, trace.timeout_ns),
         cancel_after_ns=ahead(unknown, trace.cancel_after_ns),
-        prefix=None,
+        prefix=trace.prefix and PrefixIds(trace.prefix.group_tokens, [*(() for _ in given), *trace.prefix.ids]),
     )
 
 

@@ -69,5 +69,5 @@ def resolve_max_tokens(trace: Trace, rule: str = "model_len", *, max_model_len: 
     cut = int(np.count_nonzero(missing & (trace.output_tokens > filled)))
     note = f"max_tokens of {np.count_nonzero(missing)} of {len(trace)} requests from {rule} ({_REMARKS[parsed.kind]})"
     if cut:
-        note += f"; shorter than {cut} recorded outputs"
+        note += f"; {cut} recorded outputs are longer"
     return replace(trace, max_tokens=filled, notes=(*trace.notes, note))

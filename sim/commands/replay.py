@@ -170,5 +170,3 @@ def _value(text: str) -> Any:
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
-
-

@@ -20,7 +20,7 @@ from costmodel.shape import StepShape
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
-from sim.core.passes import IRRELEVANT, Run
+from sim.core.passes import IRRELEVANT, Run, arranged
 from sim.core.plan import ADMIT, BatchPlan, Decision, Item, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
@@ -44,11 +44,12 @@ class EngineCore:
         """The most steps a plan may hold; 1 makes every step a plan of its own."""
         self.store = spec.store()
         self.block_tokens = self.store.block_tokens
+        self.passes = arranged(spec.passes, spec.budget.serve)
         self.waiting = spec.order.queue()
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
         """Of the running: those with more to compute than the next decode's token, in list order."""
-        self.cohort = DecodeCohort(self.block_tokens, self.observer.decoded)
+        self.cohort = DecodeCohort(self.block_tokens, self._decoded)
         self.reserved_blocks = 0
         self.peak_used_blocks = 0
         self.outstanding: deque[BatchPlan] = deque()
@@ -60,6 +61,8 @@ class EngineCore:
         """Decoding requests whose output others may hit: their blocks must be registered as they fill."""
         self._ending: dict[Request, int] = {}
         """Over as soon as the step in flight is committed (depth 2), with the full blocks known so far."""
+        self._late: dict[Request, tuple[int, int]] = {}
+        """Cohort steps in flight (depth 2) whose token is owed to a request that has left or missed a step since."""
         self._prefill_tokens_out = 0 if Quirk.PREFILL_EMITS_NOTHING in spec.quirks else 1
         self._latest_seq = 0
         self._decode_seq = 0
@@ -146,9 +149,16 @@ class EngineCore:
         else:
             self._leave_running(request, returns=False)
         self._ending.pop(request, None)
-        for plan in self.outstanding:
-            request.outputs -= sum(item.emits and item.request is request for item in plan.items)
         self._finalise(request, event, reason)
+
+    def undelivered_tokens(self, request: Request) -> int:
+        """Of `request.outputs`, how many the forwards in flight have not delivered yet."""
+        start, stop = self._late.get(request, (0, 0))
+        return (
+            stop
+            - start
+            + sum(item.emits and item.request is request for plan in self.outstanding for item in plan.items)
+        )
 
     def place(self, request: Request, *, computed_tokens: int, output_tokens: int, stop_after: int) -> None:
         """Put a request into the running list as it is mid-way (an initial state); its blocks are taken.
@@ -177,7 +187,7 @@ class EngineCore:
     def ignores(self, arrived: Request) -> Decision | None:
         """Why a request just submitted need not end the stretch in progress; None if it must be looked at."""
         why = IRRELEVANT
-        for step_pass in self.spec.passes:
+        for step_pass in self.passes:
             answer = step_pass.ignores(self, arrived)
             if answer is None:
                 return None
@@ -195,7 +205,7 @@ class EngineCore:
         """
         if self.spec.depth > 1:
             self._set_aside_ended()
-        passes = self.spec.passes
+        passes = self.passes
         draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
         while self._cursor < len(passes):
             step_pass = passes[self._cursor]
@@ -266,7 +276,7 @@ class EngineCore:
         steps = min(cohort.next_end() - plan.decode_step, self.max_stretch)
         if steps > 1 and self._learners:
             steps = min(steps, self._steps_to_next_full_block())
-        for step_pass in self.spec.passes:
+        for step_pass in self.passes:
             if steps <= 1:
                 return 1
             steps = min(steps, step_pass.steady_steps(self, plan))
@@ -388,6 +398,8 @@ class EngineCore:
         if plan.decode_requests:
             self._committed_step = plan.decode_step + steps
             self._preemptions_since_token = 0
+            for request in [late for late, (_, stop) in self._late.items() if stop <= self._committed_step]:
+                self.observer.decoded(request, *self._late.pop(request))
         if steps < plan.steps:
             return []
         self.outstanding.popleft()
@@ -402,8 +414,9 @@ class EngineCore:
 
     def _over(self, plan: BatchPlan) -> list[Request]:
         """Requests whose last token this plan has delivered, in list order."""
+        # With a later plan out, who ended in this one has been set aside; its own one-token answers are not over yet.
         step = plan.decode_step + (plan.steps if plan.decode_requests else 0)
-        over = self.cohort.pop_due(step)
+        over = [] if self.outstanding else self.cohort.pop_due(step)
         if self._ending:
             # They were set aside when the plan after this one was made, so this plan holds their last token.
             over = sorted([*over, *self._ending], key=lambda request: request.seq)
@@ -473,8 +486,17 @@ class EngineCore:
         self.cohort.leave(request, delivered_step=delivered_step)
         self._learners.pop(request, None)
 
+    def _decoded(self, request: Request, start: int, stop: int) -> None:
+        """A run of cohort steps is over for a request; a token still in flight is reported when it is delivered."""
+        delivered = max(start, min(stop, self._committed_step))
+        if delivered < stop:
+            self._late[request] = (delivered, stop)
+        self.observer.decoded(request, start, delivered)
+
     def _finalise(self, request: Request, event: Event, reason: str, detail: str = "") -> None:
         request.state = after(request.state, event, request.id)
+        request.outputs -= self.undelivered_tokens(request)
+        self._late.pop(request, None)
         self._stop_after.pop(request, None)
         self.observer.ended(request, reason, detail)
 

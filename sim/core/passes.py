@@ -6,7 +6,7 @@ pure-decode plan it would do the same again; `ignores` says why a request that h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,10 +64,18 @@ class Advance:
     """Give running requests their next tokens, in the order the budget policy serves them, making room as it can.
 
     Usually everything fits, and then nothing is walked: the decodes are one sum. Otherwise requests are walked one by
-    one, and a victim may be one that this very step had served already.
+    one, and a victim may be one that this very step had served already. `decodes`, `prefills`: whom it serves.
     """
 
-    def __init__(self, *, after_self_preemption: AfterSelfPreemption = AfterSelfPreemption.END) -> None:
+    def __init__(
+        self,
+        *,
+        decodes: bool = True,
+        prefills: bool = True,
+        after_self_preemption: AfterSelfPreemption = AfterSelfPreemption.END,
+    ) -> None:
+        self.decodes = decodes
+        self.prefills = prefills
         self.after_self_preemption = after_self_preemption
 
     def apply(self, core: EngineCore, draft: StepDraft) -> None:
@@ -77,62 +85,57 @@ class Advance:
             self._walk(core, draft)
 
     def _all_fit(self, core: EngineCore, draft: StepDraft) -> bool:
-        """Schedule everybody at once if that is what a walk would come to; else restore the meter and say so."""
+        """Schedule everybody at once if that is what a walk would come to; else leave the draft as it was."""
         cohort, meter = core.cohort, draft.meter
-        free = core.store.free_blocks - cohort.next_blocks()
+        decodes = cohort.size if self.decodes else 0
+        free = core.store.free_blocks - (cohort.next_blocks() if decodes else 0)
         if free < 0:
             return False
-        serve = core.spec.budget.serve
-        decodes_first = serve == "decode_first" or (serve == "list" and core.decodes_come_first)
-        if not core.prefilling:
-            if not meter.spend_decodes(cohort.size, cohort.context_tokens):
-                return False
-            chunks = []
-        else:
-            taken = self._take(core, draft, decodes_first=decodes_first, in_list_order=serve == "list")
+        chunks: list[tuple[Request, int, int]] = []
+        if self.prefills and core.prefilling:
+            before = meter.copy()
+            taken = self._take(core, draft, decodes)
             if taken is None or sum(blocks for _, _, blocks in taken) > free:
-                draft.meter = core.spec.budget.open(core)
+                draft.meter = before
                 return False
             chunks = taken
-        if cohort.size:
+        elif decodes and not meter.spend_decodes(decodes, cohort.context_tokens):
+            return False
+        if decodes:
             core.schedule_decodes(draft)
         for request, tokens, blocks in chunks:
             core.schedule(draft, request, tokens, blocks)
         return True
 
-    def _take(
-        self, core: EngineCore, draft: StepDraft, *, decodes_first: bool, in_list_order: bool
-    ) -> list[tuple[Request, int, int]] | None:
-        """Spend for all decodes and for the prefill chunks (request, tokens, blocks) behind or before them.
+    def _take(self, core: EngineCore, draft: StepDraft, decodes: int) -> list[tuple[Request, int, int]] | None:
+        """Spend for all decodes and for the prefill chunks (request, tokens, blocks).
 
-        None if their order in the list would matter: somebody does not get all that he wants.
+        None if the order in the list would matter: a prefill stands before a decode and does not get all that it wants.
         """
-        cohort, meter = core.cohort, draft.meter
-        if decodes_first and not meter.spend_decodes(cohort.size, cohort.context_tokens):
+        meter, context = draft.meter, core.cohort.context_tokens
+        in_between = core.spec.budget.serve == "list" and not core.decodes_come_first
+        if decodes and not meter.spend_decodes(decodes, context):
             return None
         chunks = []
         for request in core.prefilling:
             want = request.remaining_prompt_tokens
             tokens = meter.grant(want, request.computed, decode=False, admitting=False) if meter.open() else 0
-            if in_list_order and not decodes_first and tokens != want:
+            if in_between and tokens != want:
                 return None
             if tokens:
                 meter.spend(tokens, request.computed, decode=False)
                 chunks.append((request, tokens, core.blocks_to_add(request, tokens)))
-        if not decodes_first and not meter.spend_decodes(cohort.size, cohort.context_tokens):
-            return None
         return chunks
 
     def _walk(self, core: EngineCore, draft: StepDraft) -> None:
-        draft.decodes = set()
+        if self.decodes:
+            draft.decodes = set()
         for request in self._in_order(core):
             if request not in core.running:
                 continue  # gave way in this pass
             if not draft.meter.open():
                 break
             decode, context = request.decoding, request.computed_tokens
-            if not decode and request not in core.prefilling:
-                continue  # its last token is in flight
             want = 1 if decode else request.remaining_prompt_tokens
             tokens = draft.meter.grant(want, context, decode=decode, admitting=False)
             if not tokens:
@@ -144,15 +147,16 @@ class Advance:
                 break
             draft.meter.spend(tokens, context, decode=decode)
             core.schedule(draft, request, tokens, blocks)
-        if len(draft.decodes) == core.cohort.size:
+        if draft.decodes is not None and len(draft.decodes) == core.cohort.size:
             draft.all_decodes, draft.decodes = bool(draft.decodes), None
 
-    def _in_order(self, core: EngineCore) -> Iterable[Request]:
-        """A snapshot of the running list in the order in which the budget policy serves it."""
-        serve = core.spec.budget.serve
-        if serve == "list":
-            return list(core.running)
-        return sorted(core.running, key=lambda request: request.decoding == (serve == "prefill_first"))
+    def _in_order(self, core: EngineCore) -> list[Request]:
+        """Whom to serve, in order: a snapshot. Left out: requests that only wait for a token in flight."""
+        decodes = [request for request in core.running if request.decoding] if self.decodes else []
+        prefills = list(core.prefilling) if self.prefills else []
+        if core.spec.budget.serve == "list":
+            return sorted(decodes + prefills, key=lambda request: request.seq)
+        return decodes + prefills
 
     def _make_room(self, core: EngineCore, draft: StepDraft, request: Request, blocks: int) -> bool:
         """Preempt until `blocks` are free for the request. False: it has to do without, or was the victim itself."""
@@ -171,6 +175,24 @@ class Advance:
 
     def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
         return IRRELEVANT
+
+
+def arranged(passes: Sequence[Pass], serve: str) -> tuple[Pass, ...]:
+    """The passes in the order that a budget serves: with prefills first, decodes come behind admission."""
+    if serve != "prefill_first":
+        return tuple(passes)
+    out: list[Pass] = []
+    decodes: Advance | None = None
+    for each in passes:
+        if isinstance(each, Advance) and each.decodes and each.prefills:
+            out.append(Advance(decodes=False, after_self_preemption=each.after_self_preemption))
+            decodes = Advance(prefills=False, after_self_preemption=each.after_self_preemption)
+            continue
+        if isinstance(each, Run) and decodes is not None:
+            out.append(decodes)
+            decodes = None
+        out.append(each)
+    return tuple(out)
 
 
 class Candidate:

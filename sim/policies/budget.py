@@ -22,6 +22,9 @@ class TokenMeter:
         self.chunk_cap = chunk_cap
         self.chunked = chunked
 
+    def copy(self) -> TokenMeter:
+        return TokenMeter(self.left, self.chunk_cap, self.chunked)
+
     def open(self) -> bool:
         return self.left > 0
 
@@ -94,7 +97,7 @@ class DecodeFirst(ListOrder):
 
 @BUDGET.register("prefill-first")
 class PrefillFirst(ListOrder):
-    """Unfinished prefills take what they can before any decode gets its token: good TTFT, long gaps (case A7)."""
+    """Unfinished and new prompts take what they can before any decode gets a token: good TTFT, long gaps (case A7)."""
 
     serve = "prefill_first"
 
@@ -109,6 +112,9 @@ class KindMeter:
         self.decodes_left = decodes
         self.prefill_left = prefill
         self.chunk_cap = chunk_cap
+
+    def copy(self) -> KindMeter:
+        return KindMeter(self.total_left, self.decodes_left, self.prefill_left, self.chunk_cap)
 
     def open(self) -> bool:
         return self.total_left > 0 and (self.decodes_left > 0 or self.prefill_left > 0)
@@ -209,6 +215,9 @@ class WorkMeter:
         self.work = work
         self.left = left
         self.chunk_cap = chunk_cap
+
+    def copy(self) -> WorkMeter:
+        return WorkMeter(self.work, self.left, self.chunk_cap)
 
     def open(self) -> bool:
         return self.left > 0

@@ -68,6 +68,9 @@ class AdmissionPolicy(Protocol):
 class Meter(Protocol):
     """What is left of a step's work budget. Grants are pure; what is used must be spent."""
 
+    def copy(self) -> Meter:
+        """The same as it is now, to go back to."""
+
     def open(self) -> bool:
         """Whether anything at all may still be scheduled."""
 
@@ -87,7 +90,8 @@ class BudgetPolicy(Protocol):
 
     @property
     def serve(self) -> str:
-        """Which running requests are asked first: `list`, `decode_first` or `prefill_first`."""
+        """Who is asked first: `list` (whoever stands first in the running list), `decode_first`, or `prefill_first`
+        (unfinished prompts, then new ones, then decodes)."""
 
     def open(self, engine: EngineView, /) -> Meter:
         """A full budget for one step."""

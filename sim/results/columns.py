@@ -47,6 +47,10 @@ class RequestColumns:
         """KV entries dropped by preemptions: to be computed again, or hit again."""
         self.hit_tokens = _column(rows, 0)
         """Found cached, summed over admissions."""
+        self.rehit_tokens = _column(rows, 0)
+        """Of these, found by admissions after a preemption."""
+        self.requeue_ns = _column(rows, 0)
+        """Waited after preemptions, apart from the queue time before the first admission."""
         self.waiting_seen = _column(rows, 0)
         """Waiting requests in the engine when it arrived."""
         self.reason: dict[int, str] = {}
@@ -110,6 +114,8 @@ class EngineLog(Observer):
         """What the head of the queue waits for, from each time on: a step function."""
         self.deferrals: Counter[str] = Counter()
         """Scheduling steps that left somebody waiting, by reason."""
+        self._preempted_ns: dict[int, int] = {}
+        """Rows waiting after a preemption, and since when."""
 
     # -- from the core
 
@@ -117,7 +123,10 @@ class EngineLog(Observer):
         columns, row = self.requests, request.row
         if columns.admitted_ns[row] == NEVER:
             columns.admitted_ns[row] = self.now_ns
+        else:
+            columns.rehit_tokens[row] += request.hit_tokens
         columns.hit_tokens[row] += request.hit_tokens
+        self._requeue_over(row)
 
     def prefilled(self, request: Request) -> None:
         self.segments.add(request.row, -1, self.now_ns)
@@ -129,6 +138,12 @@ class EngineLog(Observer):
     def preempted(self, request: Request, lost_tokens: int) -> None:
         self.requests.preemptions[request.row] += 1
         self.requests.lost_tokens[request.row] += lost_tokens
+        self._preempted_ns[request.row] = self.now_ns
+
+    def _requeue_over(self, row: int) -> None:
+        since = self._preempted_ns.pop(row, None)
+        if since is not None:
+            self.requests.requeue_ns[row] += self.now_ns - since
 
     def ended(self, request: Request, reason: str, detail: str) -> None:
         columns, row = self.requests, request.row
@@ -140,14 +155,15 @@ class EngineLog(Observer):
             columns.reason[row] = reason
         if detail:
             columns.detail[row] = detail
+        self._requeue_over(row)
 
     # -- from the driver
 
-    def unfinished(self, request: Request, *, delivered_step: int) -> None:
+    def unfinished(self, request: Request, *, delivered_step: int, undelivered_tokens: int) -> None:
         """The run was stopped while the request was alive: note how far it got."""
         columns, row = self.requests, request.row
         columns.state[row] = STATE_CODES[request.state]
-        outputs = request.outputs
+        outputs = request.outputs - undelivered_tokens
         if request.decoding:
             stop = max(request.join_step, min(delivered_step, request.cohort.step if request.cohort else 0))
             self.decoded(request, request.join_step, stop)

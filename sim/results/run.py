@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.model import CostModel
+from costmodel.work import TokenWork
 from sim.driver import Outcome
 from sim.results.columns import EngineLog, RequestColumns
 from workloads.trace import Trace
@@ -56,3 +57,5 @@ class RunResult:
     outcome: Outcome
     notes: tuple[str, ...] = ()
     """Assumptions and warnings to be printed with the figures, in words."""
+    token_work: tuple[TokenWork, ...] = ()
+    """Per engine, what a token of each kind weighs; empty = every token counts the same."""

@@ -185,8 +185,8 @@ class ReferenceEngine:
 
 
 class Books(Observer):
-    def __init__(self) -> None:
-        self.finished: list[str] = []
+    def __init__(self, story: Story) -> None:
+        self.story = story
         self.live: dict[str, Request] = {}
         self.tokens: list[tuple[str, int, int]] = []
         """(request, -1, turn) for a prefill's token, (request, start, stop) for those of cohort steps."""
@@ -201,7 +201,7 @@ class Books(Observer):
     def ended(self, request: Request, reason: str, detail: str) -> None:
         del self.live[request.id]
         if reason in ("length", "stop"):
-            self.finished.append(request.id)
+            self.story.turns[self.turn].finished.append(request.id)
 
 
 class OurEngine:
@@ -209,7 +209,8 @@ class OurEngine:
 
     def __init__(self, scenario: Scenario, *, max_stretch: int, settle_seed: int | None = None) -> None:
         self.scenario = scenario
-        self.books = Books()
+        self.story = Story()
+        self.books = Books(self.story)
         self.core = EngineCore(scenario.config.spec(UNKNOWN_HARDWARE), self.books, max_stretch=max_stretch)
         self.store = self.core.store
         if isinstance(self.store, HashedStore):
@@ -222,7 +223,6 @@ class OurEngine:
         self.decode_turns: list[int] = []
         """In which turn the token of each cohort step comes out."""
         self.settle_at_random = Random(settle_seed) if settle_seed is not None else None
-        self.story = Story()
 
     def play(self, turns: Iterator[int]) -> Story:
         arrivals, aborts = deque(self.scenario.jobs), deque(self.scenario.aborts)
@@ -232,11 +232,13 @@ class OurEngine:
             while aborts and (aborts[0].turn < turn or (aborts[0].turn == turn and not aborts[0].during)):
                 self.abort_before(aborts.popleft(), turn)
             if self.next_planning() <= turn:
+                self.settle(turn - 1)
                 self.plan(turn)
             while aborts and aborts[0].turn == turn:
                 self.abort_during(aborts.popleft(), turn)
             if self.leaving or self.next_planning() <= turn + 1 or self.stops_here():
                 self.settle(turn)
+                self.note(turn)
         for id, start, stop in self.books.tokens:
             self.story.tokens[id] += [stop] if start < 0 else self.decode_turns[start:stop]
         return self.story
@@ -311,25 +313,30 @@ class OurEngine:
         core = self.core
         for plan, first in self.flights:
             core.schedule_through(plan, min(plan.steps, turn - first + 1))
-        done = [min(plan.steps, turn - first + 2 - self.depth) for plan, first in self.flights]
         if self.leaving:
-            if done and done[0] > 1:
-                core.commit_step(self.flights[0][0], done[0] - 1)
+            self.commit(turn - 1)
             for request in self.leaving:
                 core.cancel(request)
             self.leaving = []
-        for steps in done:
+        self.commit(turn)
+
+    def commit(self, turn: int) -> None:
+        """Deliver the tokens that come out up to a turn."""
+        while self.flights:
             plan, first = self.flights[0]
-            if steps > 0:
-                self.books.turn = turn
-                core.commit_step(plan, steps)
-            if steps == plan.steps:
-                self.flights.popleft()
-                self.story.steps += steps
-                self.story.stretched += steps - 1
-                if plan.decode_requests:
-                    self.decode_turns += range(first + self.depth - 1, first + self.depth - 1 + steps)
-        self.note(turn)
+            first_out = first + self.depth - 1
+            steps = min(plan.steps, turn - first_out + 1)
+            if steps <= 0:
+                return
+            self.books.turn = first_out + steps - 1
+            self.core.commit_step(plan, steps)
+            if steps < plan.steps:
+                return
+            self.flights.popleft()
+            self.story.steps += steps
+            self.story.stretched += steps - 1
+            if plan.decode_requests:
+                self.decode_turns += range(first_out, first_out + steps)
 
     def note(self, turn: int) -> None:
         now = self.story.turns[turn]
@@ -337,8 +344,6 @@ class OurEngine:
             "computed": {request.id: request.computed_tokens for request in self.core.running},
             "evictions": self.store.evicted_blocks,
         }
-        now.finished += self.books.finished
-        self.books.finished = []
         if isinstance(self.store, HashedStore) and self.store.evictions is not None:
             now.evicted = self.store.evictions
             self.store.evictions = []

@@ -70,23 +70,23 @@ def random_scenario(seed: int, **fixed: Any) -> Scenario:
 
 def _random_flags(rng: Random) -> dict[str, Any]:
     block_size = rng.choice((1, 2, 3, 4, 4, 5, 8, 16))
-    longest = rng.choice((8, 16, 24, 40, 64, 100))
+    longest = rng.choice((8, 16, 24, 40, 40, 64, 100))
     longest_blocks = -(-longest // block_size)
     chunked = rng.random() < 0.8
-    budget = rng.choice((1, 2, 3, 5, 8, 13, 24, 40, 64, 200))
-    max_num_seqs = rng.choice((1, 2, 3, 4, 6, 8, 64))
+    budget = rng.choice((1, 2, 3, 5, 8, 12, 16, 24, 40, 200))
+    max_num_seqs = rng.choice((1, 2, 3, 5, 8, 16, 64, 64))
     return {
         "block_size": block_size,
         "max_model_len": longest,
         # vLLM refuses to start unless one longest sequence fits the pool.
-        "num_gpu_blocks_override": 1 + longest_blocks + int(longest_blocks * rng.choice((0, 0, 0.3, 0.6, 1, 2, 8))),
+        "num_gpu_blocks_override": 1 + longest_blocks + int(longest_blocks * rng.choice((0, 0, 0.1, 0.2, 0.4, 0.7, 1, 2, 8))),
         "max_num_batched_tokens": budget if chunked else max(budget, longest),
         "max_num_seqs": max_num_seqs,
         "max_num_active_seqs": rng.choice((None, None, None, max(1, max_num_seqs // 2))),
         "enable_chunked_prefill": chunked,
-        "long_prefill_token_threshold": rng.choice((0, 0, 0, 1, 2, 4, 8, 16)),
-        "long_prefill_token_threshold_adaptive": rng.random() < 0.3,
-        "scheduler_reserve_full_isl": rng.random() < 0.7,
+        "long_prefill_token_threshold": rng.choice((0, 0, 1, 1, 2, 3, 5, 8)),
+        "long_prefill_token_threshold_adaptive": rng.random() < 0.5,
+        "scheduler_reserve_full_isl": rng.random() < 0.6,
         "watermark": rng.choice((0.0, 0.0, 0.0, 0.05, 0.15, 0.4)),
         "scheduling_policy": rng.choice(("fcfs", "fcfs", "priority")),
         "enable_prefix_caching": rng.random() < 0.7,
@@ -98,13 +98,13 @@ def _random_jobs(rng: Random, flags: dict[str, Any]) -> tuple[Job, ...]:
     longest, block_size = flags["max_model_len"], flags["block_size"]
     known = rng.choice(("prompts", "prompts", "all", "all", "some", "none"))
     stops_early = rng.random() < 0.5
-    pause = rng.choice((0, 0, 1, 3, 10))
-    longest_output = rng.choice((2, 8, longest))
+    pause = rng.choice((0, 0, 1, 2, 5, 15))
+    longest_output = rng.choice((3, 8, longest, longest))
     jobs: list[Job] = []
     turn = 0
-    for number in range(rng.randint(2, rng.choice((4, 8, 16)))):
+    for number in range(rng.randint(2, rng.choice((6, 12, 24)))):
         turn += rng.randint(0, pause) if rng.random() < 0.7 else 0
-        prompt = rng.randint(1, rng.choice((longest - 1, max(1, longest // 3))))
+        prompt = rng.randint(1, rng.choice((longest - 1, longest // 2, longest // 4)))
         max_tokens = rng.randint(1, longest_output)
         blocks = (prompt + max_tokens) // block_size
         shared = {

@@ -30,7 +30,7 @@ def test_what_the_trace_says_stays():
     filled = resolve_max_tokens(trace([1, 1, 1], [5, 6, 7], [UNKNOWN, 3, UNKNOWN]), "fixed:6")
     assert filled.max_tokens.tolist() == [6, 3, 6]
     assert filled.notes == (
-        "max_tokens of 2 of 3 requests from fixed:6 (the same for all); shorter than 1 recorded outputs",
+        "max_tokens of 2 of 3 requests from fixed:6 (the same for all); 1 recorded outputs are longer",
     )
 
 

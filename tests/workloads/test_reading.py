@@ -229,7 +229,7 @@ class TestOrder:
         assert trace.output_tokens.tolist() == [20, 40, 10, 30]
         assert trace.priority.tolist() == [2, 4, 1, 3]
         assert list(trace.prefix.ids) == [(1,), (0,), (0,), ()]
-        assert trace.notes == ("sorted: 2 rows came too late in the file",)
+        assert trace.notes == ("sorted: 2 rows were out of order",)
 
     def test_wall_clock_times_start_at_the_earliest(self, trace_file):
         path = trace_file(

@@ -122,7 +122,7 @@ class Collector:
 
     def _sorted(self, trace: Trace) -> Trace:
         ordered = take(trace, np.argsort(trace.arrival_ns, kind="stable"))
-        return replace(ordered, notes=(*ordered.notes, f"sorted: {self._num_late} rows came too late in the file"))
+        return replace(ordered, notes=(*ordered.notes, f"sorted: {self._num_late} rows were out of order"))
 
 
 def with_extras(trace: Trace, extras: Sequence[Extras]) -> Trace:

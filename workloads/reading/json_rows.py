@@ -13,7 +13,7 @@ JsonObject = dict[str, Any]
 
 def json_object(text: str, max_depth: int) -> JsonObject:
     """The object on this line. Fractions come as `Decimal`. `RowError` where there is none."""
-    if text.count("[") + text.count("{") > max_depth and _depth(text) > max_depth:
+    if text.count("[") + text.count("{") > max_depth and _is_deeper(text, max_depth):
         raise RowError(f"JSON must be nested at most {max_depth} deep (json_depth)")
     try:
         value = _DECODER.decode(text)
@@ -26,9 +26,9 @@ def json_object(text: str, max_depth: int) -> JsonObject:
     return value
 
 
-def _depth(text: str) -> int:
-    """The deepest nesting of brackets outside strings."""
-    depth = deepest = 0
+def _is_deeper(text: str, max_depth: int) -> bool:
+    """Whether brackets outside strings are nested deeper."""
+    depth = 0
     in_string = escaped = False
     for character in text:
         if in_string:
@@ -38,10 +38,11 @@ def _depth(text: str) -> int:
             in_string = True
         elif character in "[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > max_depth:
+                return True
         elif character in "]}":
             depth -= 1
-    return deepest
+    return False
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> JsonObject:

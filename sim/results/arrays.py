@@ -1,0 +1,23 @@
+"""Array types of the results, and columns seen as arrays."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+def view(column: array[int]) -> IntArray:
+    """A column without a copy; it must not grow as long as the view lives."""
+    return np.asarray(column, dtype=np.int64)
+
+
+def same(values: IntArray, value: int) -> BoolArray:
+    """Where a column has this value."""
+    mask: BoolArray = np.equal(values, value)
+    return mask

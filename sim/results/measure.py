@@ -1,0 +1,187 @@
+"""What every metric, table and figure starts from: times per request, in ns, and whether the SLOs were met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from costmodel.work import EQUAL_WORK
+from sim.core.lifecycle import TERMINAL, State
+from sim.results.arrays import BoolArray, FloatArray, IntArray, same, view
+from sim.results.blocked import blocked_by_engine
+from sim.results.columns import NEVER, STATE_CODES, STATES
+from sim.results.run import RunResult, Slo
+from sim.results.steps import Plans
+from sim.results.tokens import Gaps, Spans, TokenTimes, event_gaps, spans, token_times
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run seen per request. Columns have shape (num_requests,) and `NEVER` or NaN where there is no such time.
+
+    A request that was running when the run began (an initial state) has no arrival and so no latency.
+    """
+
+    result: RunResult
+
+    # -- what came, and how it ended
+
+    @cached_property
+    def arrived(self) -> BoolArray:
+        """False for what a run that was stopped did not get to."""
+        return ~same(view(self.result.requests.engine), NEVER)
+
+    @cached_property
+    def num_offered(self) -> int:
+        return int(self.arrived.sum())
+
+    def ended(self, state: State) -> BoolArray:
+        return self.arrived & same(view(self.result.requests.state), STATE_CODES[state])
+
+    @cached_property
+    def ends(self) -> dict[State, int]:
+        """Offered requests by the state that they are in at the end: the values add up to `num_offered` (law 1)."""
+        return {state: int(self.ended(state).sum()) for state in STATES}
+
+    @property
+    def num_alive(self) -> int:
+        return sum(count for state, count in self.ends.items() if state not in TERMINAL)
+
+    @cached_property
+    def admitted(self) -> BoolArray:
+        return ~same(self.admitted_ns, NEVER) | ~same(self.tokens.events, 0)
+
+    @cached_property
+    def admitted_ns(self) -> IntArray:
+        return view(self.result.requests.admitted_ns)
+
+    # -- the clock
+
+    @cached_property
+    def start_ns(self) -> int:
+        """First arrival."""
+        arrivals = self.result.trace.arrival_ns[self.arrived]
+        return int(arrivals.min()) if len(arrivals) else 0
+
+    @cached_property
+    def end_ns(self) -> int:
+        """Last terminal event; where requests are left, the instant at which the run stopped."""
+        if self.num_alive or not self.num_offered:
+            return self.result.outcome.end_ns
+        return int(view(self.result.requests.end_ns).max())
+
+    @property
+    def duration_s(self) -> float:
+        return (self.end_ns - self.start_ns) / NS_PER_S
+
+    # -- tokens
+
+    @cached_property
+    def spans(self) -> Spans:
+        return spans(self.result.logs)
+
+    @cached_property
+    def tokens(self) -> TokenTimes:
+        return token_times(self.spans, self.result.logs, len(self.arrived))
+
+    @cached_property
+    def output_tokens(self) -> IntArray:
+        return view(self.result.requests.output_tokens)
+
+    @cached_property
+    def served(self) -> BoolArray:
+        """Finished with at least one token, so that all latencies are defined."""
+        return self.ended(State.FINISHED) & ~same(self.tokens.events, 0) & ~same(self.admitted_ns, NEVER)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """Between output events of the same request, over all served requests."""
+        return event_gaps(self.spans.pick(self.served[self.spans.row]), self.result.logs)
+
+    @cached_property
+    def joined_tokens(self) -> int:
+        """Tokens of served requests that came in one event with another."""
+        return int(np.maximum(0, self.output_tokens - self.tokens.events)[self.served].sum())
+
+    # -- latencies, of any request that has them
+
+    def _since_arrival(self, time_ns: IntArray) -> IntArray:
+        return np.where((time_ns == NEVER) | (self.admitted_ns == NEVER), NEVER, time_ns - self.result.trace.arrival_ns)
+
+    @cached_property
+    def queue_ns(self) -> IntArray:
+        """Arrival to first admission."""
+        return self._since_arrival(self.admitted_ns)
+
+    @cached_property
+    def ttft_ns(self) -> IntArray:
+        return self._since_arrival(self.tokens.first_ns)
+
+    @cached_property
+    def e2e_ns(self) -> IntArray:
+        """Arrival to last token; of finished requests."""
+        return np.where(self.served, self._since_arrival(self.tokens.last_ns), NEVER)
+
+    @cached_property
+    def tpot_ns(self) -> FloatArray:
+        """(E2E - TTFT) / (output_tokens - 1); NaN for answers of one token."""
+        return self._per(np.where(self.served, self.e2e_ns - self.ttft_ns, NEVER), self.output_tokens - 1)
+
+    @cached_property
+    def normalised_ns(self) -> FloatArray:
+        """E2E / output_tokens."""
+        return self._per(self.e2e_ns, self.output_tokens)
+
+    def _per(self, time_ns: IntArray, tokens: IntArray) -> FloatArray:
+        ratio = np.full(len(tokens), np.nan)
+        defined = (time_ns != NEVER) & (tokens > 0)
+        ratio[defined] = time_ns[defined] / tokens[defined]
+        return ratio
+
+    # -- what the waits were for
+
+    @cached_property
+    def blocked_ns(self) -> IntArray:
+        """Time from arrival to first admission (or to the end before one), by blocker. Shape: (blockers, requests)"""
+        arrival_ns = self.result.trace.arrival_ns
+        until_ns = np.where(self.admitted_ns != NEVER, self.admitted_ns, view(self.result.requests.end_ns))
+        until_ns = np.where(until_ns == NEVER, self.end_ns, until_ns)
+        waited = self.arrived & ((self.admitted_ns != NEVER) | ~self.admitted)
+        engine = np.where(waited, view(self.result.requests.engine), NEVER)
+        return blocked_by_engine(self.result.logs, engine, arrival_ns, until_ns)
+
+    # -- targets
+
+    @cached_property
+    def slo_met(self) -> BoolArray:
+        """Finished and within every target given; equality passes, one token alone has a TPOT of 0 (vLLM)."""
+        met = self.served.copy()
+        for meets in self.slo_each.values():
+            met &= meets
+        return met
+
+    @cached_property
+    def slo_each(self) -> dict[str, BoolArray]:
+        """For each target that was given, by its field in `Slo`: who meets it, unfinished requests never."""
+        slo = self.result.slo
+        seconds = {"ttft_s": self.ttft_ns, "tpot_s": np.nan_to_num(self.tpot_ns), "e2e_s": self.e2e_ns}
+        return {name: self.served & (seconds[name] / NS_PER_S <= target) for name, target in targets(slo).items()}
+
+    # -- steps
+
+    @cached_property
+    def plans(self) -> list[Plans]:
+        """One per engine."""
+        run = self.result
+        works = run.token_work or (EQUAL_WORK,) * len(run.logs)
+        return [Plans(log, facts, work) for log, facts, work in zip(run.logs, run.engines, works, strict=True)]
+
+
+def targets(slo: Slo) -> dict[str, float]:
+    """The targets that were given, by field."""
+    given = {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "e2e_s": slo.e2e_s}
+    return {name: target for name, target in given.items() if target is not None}
