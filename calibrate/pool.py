@@ -16,8 +16,22 @@ OTHER_BYTES = 3_758_096_384
 
 def kv_pool(model: ModelSpec, device: DeviceSpec) -> KvPool:
     """What is left of the device for KV, in blocks."""
+    lines = _memory_items(model, device)
+    bytes_per_token = model.kv_bytes_per_token()
+    num_blocks = sum(line.num_bytes for line in lines) // (BLOCK_TOKENS * bytes_per_token)
+    if num_blocks < 1:
+        raise ValueError(f"{model.name} leaves no room for KV on one {device.name}")
+    return KvPool(
+        num_blocks=num_blocks,
+        block_tokens=BLOCK_TOKENS,
+        bytes_per_token=bytes_per_token,
+        arithmetic=lines,
+    )
+
+
+def _memory_items(model: ModelSpec, device: DeviceSpec) -> tuple[MemoryItem, ...]:
     activation_values = 3 * model.intermediate + 4 * model.hidden + model.query_width + 2 * model.kv_width()
-    lines = (
+    return (
         MemoryItem(
             what=f"{UTILISATION} of {device.memory_bytes:,} B device memory",
             num_bytes=int(device.memory_bytes * UTILISATION),
@@ -44,14 +58,4 @@ def kv_pool(model: ModelSpec, device: DeviceSpec) -> KvPool:
             num_bytes=-OTHER_BYTES,
             source="aiconfigurator's system file (other_mem), its authors' safe value",
         ),
-    )
-    bytes_per_token = model.kv_bytes_per_token()
-    num_blocks = sum(line.num_bytes for line in lines) // (BLOCK_TOKENS * bytes_per_token)
-    if num_blocks < 1:
-        raise ValueError(f"{model.name} leaves no room for KV on one {device.name}")
-    return KvPool(
-        num_blocks=num_blocks,
-        block_tokens=BLOCK_TOKENS,
-        bytes_per_token=bytes_per_token,
-        arithmetic=lines,
     )

@@ -119,7 +119,7 @@ CostModelConfig = Annotated[LinearConfig | ProfileConfig | RooflineConfig, Field
 
 
 def build_cost_model(config: CostModelConfig) -> CostModel:
-    """The only place where a config's profile is read."""
+    """The model that a config describes; a profile is read here, not by the config."""
     return config.build()
 
 

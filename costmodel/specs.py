@@ -39,6 +39,8 @@ class ModelSpec(_Spec):
     hidden: PositiveInt
     intermediate: PositiveInt
     vocabulary: PositiveInt
+    max_model_len: PositiveInt
+    """Longest sequence in tokens, by the published config."""
 
     @property
     def query_width(self) -> int:
@@ -97,7 +99,9 @@ DEVICES: Mapping[str, DeviceSpec] = {
 }
 
 
-def _model(name: str, shape: tuple[int, int, int, int], widths: tuple[int, int, int]) -> ModelSpec:
+def _model(
+    name: str, shape: tuple[int, int, int, int], widths: tuple[int, int, int], max_model_len: int
+) -> ModelSpec:
     """`shape`: layers, query heads, KV heads, head size; `widths`: hidden, intermediate, vocabulary."""
     layers, query_heads, kv_heads, head_dim = shape
     hidden, intermediate, vocabulary = widths
@@ -110,6 +114,7 @@ def _model(name: str, shape: tuple[int, int, int, int], widths: tuple[int, int, 
         hidden=hidden,
         intermediate=intermediate,
         vocabulary=vocabulary,
+        max_model_len=max_model_len,
     )
 
 
@@ -117,13 +122,13 @@ MODELS: Mapping[str, ModelSpec] = {
     # Attention shapes from a table of KV facts; widths from the models' published configs.
     spec.name: spec
     for spec in (
-        _model("llama-3.1-8b", (32, 32, 8, 128), (4096, 14_336, 128_256)),
-        _model("llama-3.1-70b", (80, 64, 8, 128), (8192, 28_672, 128_256)),
-        _model("llama-3.1-405b", (126, 128, 8, 128), (16_384, 53_248, 128_256)),
-        _model("qwen2.5-7b", (28, 28, 4, 128), (3584, 18_944, 152_064)),
-        _model("qwen3-8b", (36, 32, 8, 128), (4096, 12_288, 151_936)),
-        _model("qwen3-14b", (40, 40, 8, 128), (5120, 17_408, 151_936)),
-        _model("qwen3-32b", (64, 64, 8, 128), (5120, 25_600, 151_936)),
+        _model("llama-3.1-8b", (32, 32, 8, 128), (4096, 14_336, 128_256), 131_072),
+        _model("llama-3.1-70b", (80, 64, 8, 128), (8192, 28_672, 128_256), 131_072),
+        _model("llama-3.1-405b", (126, 128, 8, 128), (16_384, 53_248, 128_256), 131_072),
+        _model("qwen2.5-7b", (28, 28, 4, 128), (3584, 18_944, 152_064), 32_768),
+        _model("qwen3-8b", (36, 32, 8, 128), (4096, 12_288, 151_936), 40_960),
+        _model("qwen3-14b", (40, 40, 8, 128), (5120, 17_408, 151_936), 40_960),
+        _model("qwen3-32b", (64, 64, 8, 128), (5120, 25_600, 151_936), 40_960),
     )
 }
 

@@ -1,4 +1,4 @@
-"""Does an engine take the decisions that a real one took? Rebuild a recording from its inputs, and compare step by step.
+"""Does an engine take the decisions that a real one took? Rebuild a recording from its inputs; compare step by step.
 
 `emit` drives our core as the recorder drove the real scheduler and writes the same log; `compare` is a separate step
 that looks at two logs. Nothing but `config`, `requests` and `aborts` of a recording is read to make ours. The form is

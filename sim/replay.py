@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.config import CostModelConfig, LinearConfig, ProfileConfig, build_cost_model, build_token_work
+from costmodel.config import (
+    CostModelConfig,
+    LinearConfig,
+    ProfileConfig,
+    RooflineConfig,
+    build_cost_model,
+    build_token_work,
+)
 from costmodel.profile import load_profile
+from costmodel.specs import model_spec
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
 from sim.core.request import Request
@@ -24,9 +32,9 @@ from sim.results.columns import EngineLog, RequestColumns
 from sim.results.run import EngineFacts, RunResult, Slo
 from sim.scenario import Bundled, Inline, PolicyChoice, Scenario, ScenarioError, Synthetic, TraceFile
 from workloads.bundled import bundled_trace
+from workloads.formats import read_trace
 from workloads.max_tokens import resolve_max_tokens
 from workloads.prefix import PrefixChain
-from workloads.reading.reader import read_trace
 from workloads.select import limit, scale_rate
 from workloads.synthetic import generate
 from workloads.trace import UNKNOWN, PrefixIds, Trace
@@ -66,7 +74,7 @@ def replay(
         trace=trace,
         requests=columns,
         logs=[log],
-        engines=[_facts(core, scenario)],
+        engines=[_facts(core)],
         costs=simulation.costs,
         profile_name=_cost_name(scenario.cost),
         slo=Slo(**scenario.slo.model_dump()),
@@ -177,8 +185,8 @@ def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, 
     per_id, rest = divmod(group_tokens, block_tokens)
     if rest:
         raise ScenarioError(
-            f"the trace names prefixes by groups of {group_tokens} tokens, which are no whole blocks of {block_tokens}: "
-            f"choose a block size that divides {group_tokens}, or switch prefix caching off"
+            f"the trace names prefixes by groups of {group_tokens} tokens, which are no whole blocks of "
+            f"{block_tokens}: choose a block size that divides {group_tokens}, or switch prefix caching off"
         )
     shared = min(prompt_tokens // block_tokens, len(ids) * per_id)
     return Content(ids, shared_blocks=shared, owner=0, blocks_per_id=per_id)
@@ -188,11 +196,13 @@ def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, 
 
 
 def hardware_of(cost: CostModelConfig) -> Hardware:
-    """What the cost model's profile says of its device and model."""
-    if not isinstance(cost, ProfileConfig):
+    """What the cost model knows of its device and model. Raises ProfileError."""
+    if isinstance(cost, LinearConfig):
         return UNKNOWN_HARDWARE
+    if isinstance(cost, RooflineConfig):
+        return Hardware(UNKNOWN_HARDWARE.kv_tokens, model_spec(cost.model).max_model_len)
     profile = load_profile(cost.name)
-    return Hardware(profile.pool.num_blocks * profile.pool.block_tokens, UNKNOWN_HARDWARE.max_model_len)
+    return Hardware(profile.pool.num_blocks * profile.pool.block_tokens, model_spec(profile.model).max_model_len)
 
 
 def engine_spec(scenario: Scenario, hardware: Hardware) -> EngineSpec:
@@ -287,7 +297,7 @@ def with_initial(trace: Trace, scenario: Scenario) -> Trace:
     )
 
 
-def _facts(core: EngineCore, scenario: Scenario) -> EngineFacts:
+def _facts(core: EngineCore) -> EngineFacts:
     spec = core.spec
     limit = getattr(spec.budget, "max_tokens", None) or getattr(spec.budget, "max_work", None)
     return EngineFacts(

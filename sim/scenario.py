@@ -17,8 +17,8 @@ from costmodel.config import CostModelConfig, ProfileConfig
 from sim.engines import EngineConfig, VllmV1, engine_config
 from sim.policies.registry import UnknownName
 from workloads.config import Config, problems, wrong
+from workloads.formats import GenericColumns
 from workloads.max_tokens import MaxTokensRule
-from workloads.reading.generic_columns import GenericColumns
 from workloads.synthetic import SyntheticConfig
 
 DEFAULT_PROFILE = "h100-llama-3.1-8b-bf16"
@@ -106,7 +106,7 @@ class InitialRequest(Config):
     prompt_tokens: Tokens
     computed_tokens: int = Field(ge=0)
     """KV entries it has."""
-    output_tokens: int = Field(0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
     """Tokens it has emitted before."""
     remaining_output_tokens: Tokens
     """The truth: tokens still to come."""
@@ -204,13 +204,13 @@ class Scenario(Config):
     max_tokens_from: str = "model_len"
     """For requests that name no max_tokens: model_len | fixed:N | factor:F | true."""
     initial: InitialState = InitialState()
-    engine: Engine = Field(default_factory=VllmV1)
+    engine: Engine = VllmV1()
     policies: Policies = Policies()
-    cost: CostModelConfig = Field(default_factory=lambda: ProfileConfig(name=DEFAULT_PROFILE))
+    cost: CostModelConfig = ProfileConfig(name=DEFAULT_PROFILE)
     slo: Targets = Targets()
     max_sim_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_steps: Annotated[int, Field(ge=1)] | None = None
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _rule(self) -> Self:

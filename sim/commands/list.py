@@ -13,7 +13,7 @@ from sim.engines import ENGINES
 from sim.policies import all_policies
 from sim.policies.registry import Registry
 from workloads.bundled import bundled_names
-from workloads.reading.registry import format_names
+from workloads.formats import format_names
 
 
 def list_(

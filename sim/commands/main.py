@@ -20,7 +20,7 @@ COMMANDS = {
     "textbook": "sim.commands.textbook:textbook",
     "list": "sim.commands.list:list_",
 }
-"""Name -> module:function. Packages that `sim` must not import (calibrate) come as entry points `tokenwork.commands`."""
+"""Name -> module:function. What `sim` must not import (calibrate) comes as an entry point `tokenwork.commands`."""
 
 PASS_ON = {"replay"}
 """Commands that take an engine's own flags beside their own."""
@@ -104,7 +104,7 @@ def _status(error: Exception) -> int | None:
     from costmodel.profile import ProfileError
     from sim.policies.registry import UnknownName
     from sim.scenario import ScenarioError
-    from workloads.reading.errors import TraceError
+    from workloads.formats import TraceError
 
     if isinstance(error, Failure):
         return error.status

@@ -63,6 +63,8 @@ class EngineCore:
         """Over as soon as the step in flight is committed (depth 2), with the full blocks known so far."""
         self._late: dict[Request, tuple[int, int]] = {}
         """Cohort steps in flight (depth 2) whose token is owed to a request that has left or missed a step since."""
+        self._missed: dict[Request, tuple[int, int, int]] = {}
+        """Depth 2, decodes that have missed a step: cohort step after and before it, `_unknown_tokens` before it."""
         self._prefill_tokens_out = 0 if Quirk.PREFILL_EMITS_NOTHING in spec.quirks else 1
         self._latest_seq = 0
         self._decode_seq = 0
@@ -236,14 +238,18 @@ class EngineCore:
         decode_step, context = cohort.step, cohort.context_tokens
         decodes = cohort.size if draft.all_decodes else 0
         stalled: Iterable[Request] = ()
-        if draft.decodes:
+        unknown: dict[Request, int] = {}
+        if draft.decodes is not None:
             decodes = len(draft.decodes)
             stalled = [request for request in self.running if request.decoding and request not in draft.decodes]
             context -= sum(request.computed_tokens for request in stalled)
+            if self.spec.depth > 1:
+                unknown = {request: self._unknown_tokens(request, scheduled=0) for request in stalled}
         if decodes:
             cohort.step += 1
             for request in stalled:
                 cohort.stall(request)
+        self._missed.update({request: (cohort.step, decode_step, before) for request, before in unknown.items()})
         shape = StepShape(
             tuple([(item.tokens, item.context) for item in draft.items]), decodes, context if decodes else 0
         )
@@ -467,12 +473,24 @@ class EngineCore:
             return computed // self.block_tokens
         if not request.decoding:
             return computed // self.block_tokens if over else self._ending.get(request, computed // self.block_tokens)
-        decoded = self.cohort.step + scheduled - request.join_step
         if over:
             computed = min(computed, request.base + self.cohort.last_step(request))
-        elif decoded:
-            computed -= 1
+        else:
+            computed -= self._unknown_tokens(request, scheduled=scheduled)
         return computed // self.block_tokens
+
+    def _unknown_tokens(self, request: Request, *, scheduled: int) -> int:
+        """Depth 2: 1 if a decode's newest computed token was still in flight when it was scheduled, else 0.
+
+        After a step without it nothing is in flight for its next one.
+        """
+        decoded = self.cohort.step + scheduled
+        if request not in self._missed:
+            return min(decoded - request.join_step, 1)
+        missed_step, in_flight_step, before = self._missed[request]
+        if decoded == missed_step:
+            return before if self._committed_step < in_flight_step else 0
+        return min(decoded - missed_step - 1, 1)
 
     def _start_decoding(self, request: Request) -> None:
         self.prefilling.pop(request, None)
@@ -485,6 +503,7 @@ class EngineCore:
         request.held_blocks = self.blocks(request.computed_tokens)
         self.cohort.leave(request, delivered_step=delivered_step)
         self._learners.pop(request, None)
+        self._missed.pop(request, None)
 
     def _decoded(self, request: Request, start: int, stop: int) -> None:
         """A run of cohort steps is over for a request; a token still in flight is reported when it is delivered."""

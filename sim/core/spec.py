@@ -34,7 +34,7 @@ class EngineSpec:
     """Sequence slots."""
     max_model_len: int
     longer_than_model: Literal["reject", "clip"] = "clip"
-    """What happens to a request whose prompt + max_tokens exceed max_model_len: refused, or its answer cut (case C4)."""
+    """A request whose prompt + max_tokens exceed max_model_len: refused, or its answer cut (case C4)."""
     depth: Literal[1, 2] = 1
     """Plans outstanding at most: 2 is asynchronous scheduling, where a step is planned while the one before runs."""
     quirks: frozenset[Quirk] = frozenset()

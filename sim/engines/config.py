@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -39,9 +40,10 @@ class EngineConfig(Config):
         raise NotImplementedError
 
 
-def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> partial[BlockStore]:
+def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> Callable[[], BlockStore]:
     """A maker of pools: identified blocks for a prefix cache, else one that counts."""
-    return partial(HashedStore if prefix_caching else CountingStore, total_blocks, block_tokens)
+    family: type[HashedStore | CountingStore] = HashedStore if prefix_caching else CountingStore
+    return partial(family, total_blocks, block_tokens)
 
 
 def engine_config(name: str, flags: dict[str, Any]) -> EngineConfig:

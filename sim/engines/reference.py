@@ -1,4 +1,4 @@
-"""The preset that worked examples run on: decodes first, then unfinished prefills, then the queue (conventions N1-N5)."""
+"""The preset of worked examples: decodes first, then unfinished prefills, then the queue (conventions N1-N5)."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Reference(EngineConfig):
 
     preset: ClassVar[str] = "reference"
 
-    token_budget: int = Field(UNLIMITED, ge=1)
-    chunk_cap: int = Field(0, ge=0)
+    token_budget: int = Field(default=UNLIMITED, ge=1)
+    chunk_cap: int = Field(default=0, ge=0)
     """The most tokens of one prompt in a step; 0 = no cap."""
-    slots: int = Field(UNLIMITED, ge=1)
-    block_size: int = Field(16, ge=1)
-    num_blocks: int | None = Field(None, ge=1)
+    slots: int = Field(default=UNLIMITED, ge=1)
+    block_size: int = Field(default=16, ge=1)
+    num_blocks: int | None = Field(default=None, ge=1)
     """All of them usable. None = what the profile's device has."""
     prefix_cache: bool = False
     admission: Literal["optimistic", "conservative"] = "optimistic"
     full_prompt_must_fit: bool = True
     order: Literal["fcfs", "priority"] = "fcfs"
-    max_model_len: int | None = Field(None, ge=1)
+    max_model_len: int | None = Field(default=None, ge=1)
     longer_than_model: Literal["reject", "clip"] = "clip"
 
     def spec(self, hardware: Hardware) -> EngineSpec:

@@ -24,10 +24,10 @@ class StaticBatch(EngineConfig):
 
     preset: ClassVar[str] = "static-batch"
 
-    slots: int = Field(32, ge=1)
-    block_size: int = Field(16, ge=1)
-    num_blocks: int | None = Field(None, ge=1)
-    max_model_len: int | None = Field(None, ge=1)
+    slots: int = Field(default=32, ge=1)
+    block_size: int = Field(default=16, ge=1)
+    num_blocks: int | None = Field(default=None, ge=1)
+    max_model_len: int | None = Field(default=None, ge=1)
 
     def spec(self, hardware: Hardware) -> EngineSpec:
         return EngineSpec(

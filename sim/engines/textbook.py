@@ -33,13 +33,13 @@ class Textbook(EngineConfig):
 
     preset: ClassVar[str] = "textbook"
 
-    max_work: float = Field(float(UNLIMITED), gt=0)
+    max_work: float = Field(default=float(UNLIMITED), gt=0)
     """Token-work per step, at equal weights."""
-    chunk_cap: int = Field(UNLIMITED, ge=1)
-    block_size: int = Field(4, ge=1)
-    num_blocks: int = Field(64, ge=1)
+    chunk_cap: int = Field(default=UNLIMITED, ge=1)
+    block_size: int = Field(default=4, ge=1)
+    num_blocks: int = Field(default=64, ge=1)
     admission: Literal["optimistic", "conservative"] = "optimistic"
-    slots: int = Field(UNLIMITED, ge=1)
+    slots: int = Field(default=UNLIMITED, ge=1)
 
     def spec(self, hardware: Hardware) -> EngineSpec:
         optimistic = self.admission == "optimistic"

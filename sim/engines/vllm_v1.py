@@ -34,26 +34,26 @@ class VllmV1(EngineConfig):
 
     preset: ClassVar[str] = "vllm-v1"
 
-    max_num_batched_tokens: int = Field(8192, ge=1)
+    max_num_batched_tokens: int = Field(default=8192, ge=1)
     """Tokens per step (16,384 in the offline LLM class)."""
-    max_num_seqs: int = Field(1024, ge=1)
-    max_num_active_seqs: int | None = Field(None, ge=1)
+    max_num_seqs: int = Field(default=1024, ge=1)
+    max_num_active_seqs: int | None = Field(default=None, ge=1)
     """Running requests at most; None = max_num_seqs."""
-    block_size: int = Field(16, ge=1)
-    num_gpu_blocks_override: int | None = Field(None, ge=2)
+    block_size: int = Field(default=16, ge=1)
+    num_gpu_blocks_override: int | None = Field(default=None, ge=2)
     """Blocks in the pool; one of them is vLLM's null block and holds nothing. None = what the profile's device has."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = Field(0, ge=0)
+    long_prefill_token_threshold: int = Field(default=0, ge=0)
     """The most tokens of one request in a step while others are there; 0 = off."""
     long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
     """A request starts only if its whole known sequence fits the free blocks."""
-    watermark: float = Field(0.0, ge=0, lt=1)
+    watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of all blocks that must stay free when a request is admitted while others run."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = True
-    max_model_len: int | None = Field(None, ge=1)
+    max_model_len: int | None = Field(default=None, ge=1)
     """None = the model's longest sequence."""
     longer_than_model: Literal["reject", "clip"] = "clip"
     """A request whose prompt + max_tokens exceed max_model_len: refused, or its answer cut (ours, not a vLLM flag)."""

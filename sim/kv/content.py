@@ -9,8 +9,8 @@ PRIVATE_SPAN = 1 << 24
 class Content:
     """The chained identity of a request's blocks: equal keys mean equal tokens in a block and in all before it.
 
-    The first `shared_blocks` blocks are named by `ids`, each id standing for `blocks_per_id` blocks (a trace's hash id h
-    for G tokens stands for G / block_tokens engine blocks keyed (h, j)). Blocks behind them are this request's own:
+    The first `shared_blocks` blocks are named by `ids`, each id standing for `blocks_per_id` blocks (a trace's hash id
+    h for G tokens stands for G / block_tokens engine blocks keyed (h, j)). Blocks behind them are this request's own:
     no other request can have them, but it may hit them itself after a preemption.
     """
 

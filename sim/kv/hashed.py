@@ -1,12 +1,12 @@
 """vLLM V1's prefix cache, exactly, at the cost of one object per *run* of blocks instead of one per block.
 
-Only full blocks are cached, under a hash chained from the start, so with full attention the cached blocks of a chain are
-always a prefix of it: a deeper block is released, and so evicted, before a shallower one. Three facts follow.
+Only full blocks are cached, under a hash chained from the start. With full attention the cached blocks of a chain are
+therefore always a prefix of it: a deeper block is released, and so evicted, before a shallower one. Three facts follow.
 
 - A run of consecutive blocks behaves as one: it is found by the key of its first block, and comparing the keys of two
   blocks compares everything before them.
-- The free list is a number of blank blocks (handed out first) and a queue of unreferenced runs, each eaten from its deep
-  end. Physical block numbers do not matter.
+- The free list is a number of blank blocks (handed out first) and a queue of unreferenced runs, each eaten from its
+  deep end. Physical block numbers do not matter.
 - Two requests that compute the same content side by side hold *twins*: runs over the same keys, of which the first
   registered is found by look-ups until it is evicted; then the next one is (vLLM does not merge equal blocks). Runs are
   split so that twins always cover exactly the same blocks.
@@ -144,7 +144,8 @@ class HashedStore:
 
     def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
         table: list[tuple[Run, int]] = []
-        for run, blocks in hit.runs:  # type: ignore[misc]
+        found: tuple[tuple[Run, int], ...] = hit.runs  # type: ignore[assignment]
+        for run, blocks in found:
             held = run if blocks == run.length else self._split(run, blocks)
             self._reference(held)
             table.append((held, held.start))

@@ -159,12 +159,12 @@ class PerKind:
         max_chunk_tokens: int = UNLIMITED,
         prefill_min_tokens: int = 0,
     ) -> None:
-        limits = dict(
-            max_tokens=max_tokens,
-            max_decodes=max_decodes,
-            max_prefill_tokens=max_prefill_tokens,
-            max_chunk_tokens=max_chunk_tokens,
-        )
+        limits = {
+            "max_tokens": max_tokens,
+            "max_decodes": max_decodes,
+            "max_prefill_tokens": max_prefill_tokens,
+            "max_chunk_tokens": max_chunk_tokens,
+        }
         for name, value in limits.items():
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")

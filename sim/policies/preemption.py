@@ -29,7 +29,7 @@ class Newest:
     """The most recently admitted running request, maybe the one that asks (vLLM V1 under fcfs)."""
 
     def victim(self, engine: EngineView, request: Request, draft: StepDraft) -> Request | None:
-        return next(reversed(engine.running))  # type: ignore[call-overload, no-any-return]
+        return next(reversed(engine.running))
 
 
 @PREEMPTION.register("least-urgent")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sim.core.plan import BatchPlan, Decision, StepDraft
     from sim.core.queue import WaitingQueue
     from sim.core.request import Request
@@ -19,7 +17,7 @@ class EngineView(Protocol):
     @property
     def waiting(self) -> WaitingQueue: ...
     @property
-    def running(self) -> Mapping[Request, None]:
+    def running(self) -> dict[Request, None]:
         """In list order (of last admission)."""
 
     @property

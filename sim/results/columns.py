@@ -1,7 +1,8 @@
 """The books of a run, in columns: a row per request, a row per plan, and when tokens came out. No objects, no metrics.
 
-Token times are not stored per token. A decoding request gets one token per step of its engine's cohort, so the ends of
-cohort steps are kept once and a request's tokens are *segments*: single tokens (a prefill's) and ranges of cohort steps.
+Token times are not stored per token. A decoding request gets one token per step of its engine's cohort, so the ends
+of cohort steps are kept once and a request's tokens are *segments*: single tokens (a prefill's) and ranges of cohort
+steps.
 """
 
 from __future__ import annotations

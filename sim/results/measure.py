@@ -47,6 +47,9 @@ class Measured:
         """Offered requests by the state that they are in at the end: the values add up to `num_offered` (law 1)."""
         return {state: int(self.ended(state).sum()) for state in STATES}
 
+    def state_of(self, row: int) -> State:
+        return STATES[self.result.requests.state[row]]
+
     @property
     def num_alive(self) -> int:
         return sum(count for state, count in self.ends.items() if state not in TERMINAL)
@@ -77,6 +80,11 @@ class Measured:
     @property
     def duration_s(self) -> float:
         return (self.end_ns - self.start_ns) / NS_PER_S
+
+    @property
+    def waiting_seen(self) -> IntArray:
+        """Waiting requests in its engine when each request arrived."""
+        return view(self.result.requests.waiting_seen)
 
     # -- tokens
 

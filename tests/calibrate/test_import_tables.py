@@ -19,6 +19,7 @@ from costmodel.profile import Profile, load_profile
 from costmodel.shape import StepShape
 from costmodel.specs import device_spec, model_spec
 from costmodel.token_weights import TokenWeightsModel
+from sim.commands.main import Failure
 
 SHIPPED = "h100-llama-3.1-8b-bf16"
 TABLES = "data/profiles/aiconfigurator/h100_sxm/vllm-0.24.0"
@@ -96,7 +97,7 @@ def test_made_up_tables_are_fitted_nearly_exactly(composer: StepComposer, tables
 def test_an_existing_file_is_replaced_only_by_force(tables_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.json"
     out.write_text("mine", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="give --force to replace it"):
+    with pytest.raises(Failure, match="exists already"):
         import_tables(tables_dir, out)
     assert out.read_text(encoding="utf-8") == "mine"
     import_tables(tables_dir, out, force=True)
@@ -104,11 +105,13 @@ def test_an_existing_file_is_replaced_only_by_force(tables_dir: Path, tmp_path: 
 
 
 def test_as_a_program(tmp_path: Path) -> None:
-    """Wrong use ends with status 2 and one line."""
-    command = [sys.executable, "-m", "calibrate.import_tables", "nowhere", "--out", str(tmp_path / "p.json")]
+    """Tables that are not there end with status 1 and one line."""
+    program = "from sim.commands.main import main; main()"
+    arguments = ["calibrate", "import", "nowhere", "--out", str(tmp_path / "p.json")]
+    command = [sys.executable, "-c", program, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: nowhere: no gemm_perf.parquet, ")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("tokenwork: nowhere: no gemm_perf.parquet, ")
 
 
 def test_a_model_that_does_not_fit_the_device() -> None:

@@ -16,7 +16,7 @@ SHIPPED = "h100-llama-3.1-8b-bf16"
 
 
 def raw() -> dict[str, Any]:
-    return json.loads(load_profile(SHIPPED).to_json())
+    return load_profile(SHIPPED).model_dump(mode="json")
 
 
 def test_the_shipped_profile_is_known_and_survives_a_round_trip() -> None:

@@ -60,7 +60,8 @@ def test_parameters_are_what_the_names_say(name: str, billions: float) -> None:
 
 
 def test_names_are_keys() -> None:
-    assert all(name == spec.name for name, spec in [*DEVICES.items(), *MODELS.items()])
+    assert all(name == spec.name for name, spec in DEVICES.items())
+    assert all(name == spec.name for name, spec in MODELS.items())
 
 
 def test_unknown_names_list_what_exists() -> None:

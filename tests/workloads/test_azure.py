@@ -37,8 +37,9 @@ def test_2024_has_six_digits_an_offset_and_whole_seconds(trace_file):
         "2024-05-10 00:00:00.009930+00:00,2162,5",
         "2024-05-10 00:00:01+00:00,3,4",
         "2024-05-10 02:00:02.5+02:00,5,6",
+        "2024-05-09 22:30:03-01:30,7,8",
     )
-    assert read_trace(path).arrival_ns.tolist() == [0, 990_070_000, 2_490_070_000]
+    assert read_trace(path).arrival_ns.tolist() == [0, 990_070_000, 2_490_070_000, 2_990_070_000]
 
 
 def test_every_digit_counts(trace_file):

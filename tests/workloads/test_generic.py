@@ -191,6 +191,11 @@ def test_group_tokens_may_be_declared(trace_file):
     assert read_trace(path, columns=GenericColumns(group_tokens=64)).prefix.group_tokens == 64
 
 
+def test_an_empty_list_shares_nothing(trace_file):
+    path = trace_file('{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "prefix_ids": []}')
+    assert read_trace(path).prefix is None
+
+
 def test_a_column_twice_in_the_header(trace_file):
     path = trace_file("arrival_s,prompt_tokens,output_tokens,arrival_s", "0,1,1,1")
     assert error_of(path) == "conv.csv:1: column 'arrival_s' must not appear twice"

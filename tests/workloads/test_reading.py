@@ -196,10 +196,9 @@ class TestBadRows:
         assert [row.problem for row in trace.bad_rows] == ["request id a must be unique, is also in line 2"]
 
     def test_nothing_left_is_an_error(self, trace_file):
-        path = trace_file(HEADER, "0,1,0", "0,x,1")
+        path = trace_file(HEADER, "0,x,1", "0,1,0")
         assert error_of(path, on_bad_row="skip") == (
-            "conv.csv: none of its 2 rows can be used; "
-            "first conv.csv:2: output_tokens=0: the request failed when the trace was taken"
+            "conv.csv: none of its 2 rows can be used; first conv.csv:2: prompt_tokens=x must be an integer >= 1"
         )
 
     def test_other_words_are_refused(self, trace_file):
@@ -230,6 +229,11 @@ class TestOrder:
         assert trace.priority.tolist() == [2, 4, 1, 3]
         assert list(trace.prefix.ids) == [(1,), (0,), (0,), ()]
         assert trace.notes == ("sorted: 2 rows were out of order",)
+
+    def test_many_equal_times_keep_their_order(self, trace_file):
+        rows = [f"{at},{prompt},1" for prompt, at in enumerate([1, 0] * 50, start=1)]
+        trace = read_trace(trace_file(HEADER, *rows), sort=True)
+        assert trace.prompt_tokens.tolist() == [*range(2, 101, 2), *range(1, 101, 2)]
 
     def test_wall_clock_times_start_at_the_earliest(self, trace_file):
         path = trace_file(

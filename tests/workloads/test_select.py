@@ -76,6 +76,7 @@ def test_scale_rate_divides_arrivals_and_nothing_else(trace):
     assert faster.timeout_ns.tolist() == trace.timeout_ns.tolist()
     assert faster.output_tokens.tolist() == trace.output_tokens.tolist()
     assert faster.notes[-1] == "arrival rate scaled by 2"
+    assert scale_rate(trace, 3).arrival_ns.tolist() == [333, 667, 667, 1667]
     assert scale_rate(trace, 0.25).arrival_ns.tolist() == [4000, 8004, 8004, 20000]
     assert trace.arrival_ns.tolist() == [1000, 2001, 2001, 5000]
 

@@ -101,6 +101,11 @@ def test_a_burst_so_strong_that_no_gap_is_left():
     assert arrival_ns(Gamma(rate_per_s=10, burstiness=1e-9), 3, seed=0)[-1] == 300_000_000
 
 
+def test_a_gap_beyond_all_measure(monkeypatch):
+    monkeypatch.setattr("workloads.arrivals.gammas", lambda *_: np.array([1.0, 1e290, 1e290]))
+    assert arrival_ns(Gamma(rate_per_s=10, burstiness=1), 3, seed=0).tolist() == [0, 150_000_000, 300_000_000]
+
+
 def test_a_rate_too_low_for_the_clock():
     with pytest.raises(ValueError, match=r"rate_per_s must be >= 1\.08e-09, got 1e-12"):
         arrival_ns(Poisson(rate_per_s=1e-12), 5, seed=0)

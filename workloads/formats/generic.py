@@ -100,6 +100,8 @@ class GenericRows:
             return ()
         name = self._names["prefix_ids"]
         ids = prefix_ids(name, given)
+        if not ids:
+            return ()
         group_tokens = self._group_tokens_of(value("prefix_group_tokens"))
         allowed = -(-prompt_tokens // group_tokens)
         if len(ids) > allowed:

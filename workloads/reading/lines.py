@@ -52,9 +52,7 @@ class Lines:
             raise TraceError(self.name, f"the gzip data is damaged ({error})") from None
 
     def sha256(self) -> str:
-        """Of the stored bytes; reads what is left of them."""
-        while self._stored.read(_BUFFER_BYTES):
-            pass
+        """Of the stored bytes, once all lines are read."""
         return self._hashed.sha256.hexdigest()
 
     def _bounded(self) -> Iterator[tuple[int, bytes]]:

@@ -1,0 +1,256 @@
+"""One engine on a clock: when it plans, how long its plans take, and what happens to them from outside.
+
+A plan is one event, however many steps it holds. What happens outside while it runs ends it at the boundary of the step
+in progress, unless it cannot change a decision. With depth 2 a plan is made as the step before it starts to execute.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from costmodel.model import CostModel
+from sim.core.engine import EngineCore
+from sim.core.lifecycle import Event, State
+from sim.core.plan import BatchPlan, Decision, Verdict
+from sim.core.request import Request
+from sim.results.columns import EngineLog
+
+CANCEL, TIMEOUT, ARRIVAL, BOUNDARY = range(4)
+"""Priorities of events at the same instant."""
+
+
+class Alarm(Protocol):
+    """Something that a clock will call back for. Only its identity matters."""
+
+
+class Clock(Protocol):
+    """What an engine needs of whoever keeps the time."""
+
+    @property
+    def now_ns(self) -> int: ...
+    def at(self, time_ns: int, priority: int, callback: Callable[[Alarm], None], /) -> Alarm:
+        """Call `callback` with the alarm at `time_ns`, after what has a smaller priority at the same instant."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """A plan on the clock."""
+
+    plan: BatchPlan
+    start_ns: int
+    ends_ns: list[int]
+    """End of each of its steps."""
+    deferred: Decision | None
+    deferred_from: int = 0
+    """From which of its steps on somebody waits for this reason."""
+
+
+class Server:
+    """One engine on the clock: plans when it may, prices plans, commits them when they have run."""
+
+    def __init__(self, clock: Clock, core: EngineCore, cost: CostModel, log: EngineLog) -> None:
+        self.clock = clock
+        self.core = core
+        self.cost = cost
+        self.log = log
+        self.depth = core.spec.depth
+        self.flights: deque[Flight] = deque()
+        self.steps_run = 0
+        self.max_steps: int | None = None
+        """No plan is made to go beyond this many steps."""
+        self.events = 0
+        self._tick: Alarm | None = None
+        """The next boundary; one that has been replaced does nothing when it comes."""
+        self._leaving: list[tuple[Request, Event, str]] = []
+        """Cancelled or timed out inside a step: they keep their blocks up to its end, and get no token of it."""
+
+    # -- from outside
+
+    def start(self) -> None:
+        """Plan at the present instant, after whatever else happens in it."""
+        self._tick_at(self.clock.now_ns)
+
+    def submit(self, request: Request, stop_after: int) -> None:
+        core, log = self.core, self.log
+        log.now_ns = self.clock.now_ns
+        log.requests.waiting_seen[request.row] = len(core.waiting)
+        if core.submit(request, stop_after=stop_after).verdict is Verdict.REJECT:
+            return
+        if not self.flights:
+            if self._tick is None:
+                self.start()
+            return
+        why = core.ignores(request)
+        if why is None:
+            self._cut(self.clock.now_ns)
+        elif self.flights[-1].deferred is None:
+            self._note_blocked(why)
+
+    def remove(self, request: Request, event: Event, reason: str) -> None:
+        """Cancel or time out a live request: at once if it waits, at the end of the step in progress if it runs."""
+        log = self.log
+        if request.state is State.RUNNING and self.flights:
+            self._leaving.append((request, event, reason))
+            self._cut(self.clock.now_ns)
+            return
+        log.now_ns = self.clock.now_ns
+        self.core.cancel(request, event, reason)
+        if self.flights:
+            self._cut(self.clock.now_ns)  # whoever stood behind it may be let in now
+        elif self._tick is None:
+            self.start()
+
+    def _boundary_after(self, flight: Flight, time_ns: int) -> tuple[int, int]:
+        """The first boundary of the newest plan at or after a time: (its steps done by then, the time)."""
+        if time_ns <= flight.start_ns:
+            return 0, flight.start_ns
+        done = bisect_left(flight.ends_ns, time_ns) + 1
+        return done, flight.ends_ns[done - 1]
+
+    def _cut(self, time_ns: int) -> None:
+        """End the newest plan so that the next is made at the coming boundary."""
+        flight = self.flights[-1]
+        done, boundary_ns = self._boundary_after(flight, time_ns)
+        steps = max(1, done + self.depth - 1)
+        if steps < flight.plan.steps:
+            self.core.cut(flight.plan, steps)
+            del flight.ends_ns[steps:]
+            self._tick_at(boundary_ns)
+
+    def _note_blocked(self, why: Decision) -> None:
+        """The queue was empty and is not now, but nobody will look: say since when and why it is blocked."""
+        flight = self.flights[-1]
+        done, boundary_ns = self._boundary_after(flight, self.clock.now_ns)
+        flight.deferred = why
+        flight.deferred_from = max(1, done + self.depth - 1)
+        if flight.deferred_from < flight.plan.steps:
+            self.log.blocked(boundary_ns, why)
+
+    # -- boundaries
+
+    def _tick_at(self, time_ns: int) -> None:
+        self.events += 1
+        self._tick = self.clock.at(time_ns, BOUNDARY, self._boundary)
+
+    def _boundary(self, event: Alarm) -> None:
+        if event is not self._tick:
+            return
+        self._tick = None
+        now = self.clock.now_ns
+        if self.flights:
+            self._settle(now)
+        while True:
+            flight = None if self._steps_used_up() else self._plan(now)
+            if flight is None:
+                if self.flights:
+                    self._tick_at(self.flights[-1].ends_ns[-1])
+                return
+            next_ns = self._next_planning(flight)
+            if next_ns > now:
+                self._tick_at(next_ns)
+                return
+
+    def _steps_used_up(self) -> bool:
+        if self.max_steps is None:
+            return False
+        return self.steps_run + sum(flight.plan.steps for flight in self.flights) >= self.max_steps
+
+    def _next_planning(self, flight: Flight) -> int:
+        """When the plan after this one is made: with depth 2, as its last step starts to execute."""
+        ends = flight.ends_ns
+        if self.depth == 1:
+            return ends[-1]
+        return ends[-2] if len(ends) > 1 else flight.start_ns
+
+    def _settle(self, now: int) -> None:
+        """Commit what has run by now, letting go of who has left in the step that ends now."""
+        core, log = self.core, self.log
+        leaving, self._leaving = self._leaving, []
+        for flight in self.flights:
+            done = bisect_right(flight.ends_ns, now)
+            core.schedule_through(flight.plan, min(flight.plan.steps, max(1, done + self.depth - 1)))
+        if leaving:
+            self._commit(now - 1)
+            log.now_ns = now
+            for request, event, reason in leaving:
+                core.cancel(request, event, reason)
+        self._commit(now)
+
+    def _commit(self, until_ns: int) -> None:
+        """Deliver all steps that have ended by `until_ns`."""
+        while self.flights:
+            flight = self.flights[0]
+            done = bisect_right(flight.ends_ns, until_ns)
+            if not done:
+                return
+            self.log.now_ns = flight.ends_ns[done - 1]
+            self.core.commit_step(flight.plan, done)
+            if done < flight.plan.steps:
+                return
+            self.flights.popleft()
+            self.steps_run += done
+            self.log.ran(flight.plan, flight.ends_ns, flight.deferred, done - flight.deferred_from)
+
+    def _plan(self, now: int) -> Flight | None:
+        core, log = self.core, self.log
+        log.now_ns = now
+        plan = core.plan_step()
+        if plan is None:
+            log.blocked(now, None)
+            return None
+        if self.max_steps is not None:
+            ahead = sum(flight.plan.steps for flight in self.flights)
+            core.cut(plan, max(1, min(plan.steps, self.max_steps - self.steps_run - ahead)))
+        start = self.flights[-1].ends_ns[-1] if self.flights else now
+        times = self.cost.step_times_ns(plan.shape, plan.steps)
+        ends = [start + times[0]] if len(times) == 1 else list(accumulate(times, initial=start))[1:]
+        flight = Flight(plan, start, ends, plan.deferred)
+        self.flights.append(flight)
+        store = core.store
+        log.planned(
+            plan,
+            start_ns=start,
+            used_blocks=store.total_blocks - store.free_blocks,
+            cached_blocks=store.cached_blocks,
+            reserved_blocks=core.reserved_blocks,
+            running=len(core.running),
+            waiting=len(core.waiting),
+        )
+        return flight
+
+    def close(self) -> None:
+        """The run ends here: commit the steps that have run, note how far live requests got."""
+        now = self.clock.now_ns
+        if self.flights:
+            for flight in self.flights:
+                done = bisect_right(flight.ends_ns, now)
+                steps = min(flight.plan.steps, max(1, done + self.depth - 1))
+                self.core.cut(flight.plan, max(steps, flight.plan.scheduled))
+                del flight.ends_ns[flight.plan.steps :]
+            self._settle(now)
+        for flight in self.flights:
+            committed = flight.plan.committed
+            self.log.ran(flight.plan, flight.ends_ns[:committed], flight.deferred, committed - flight.deferred_from)
+        core = self.core
+        for request in [*core.running, *core.waiting]:
+            undelivered = core.undelivered_tokens(request)
+            self.log.unfinished(request, delivered_step=core.committed_step, undelivered_tokens=undelivered)
+
+    def stall(self) -> str | None:
+        """Why an engine with requests left has nothing to run; None if nobody is left."""
+        core = self.core
+        if core.running:
+            return (
+                f"{len(core.running)} requests run but none can go on: {core.store.free_blocks} of "
+                f"{core.store.total_blocks} blocks are free and preemption policy "
+                f"{type(core.spec.preemption).__name__} lets nobody give way"
+            )
+        if core.waiting:
+            head = core.waiting.first()
+            return f"nothing runs, but request {head.id} at the head of the queue cannot be admitted: {head!r}"
+        return None
