@@ -103,6 +103,8 @@ class Simulation:
     """Called now and then with (simulated ns, requests arrived)."""
     clock: SimpyClock = field(default_factory=SimpyClock)
     servers: list[Server] = field(init=False)
+    _departures: list[tuple[Sequence[int], int, Callable[[Server, Request], None]]] = field(init=False)
+    """(delays by row, priority, what then) of each way to leave that the workload has."""
     _next_row: int = 0
     _interrupted: bool = False
 
@@ -111,6 +113,14 @@ class Simulation:
             Server(self.clock, core, cost, log)
             for core, cost, log in zip(self.cores, self.costs, self.logs, strict=True)
         ]
+
+        arrivals = self.arrivals
+        ways = (
+            (arrivals.cancel_after_ns, CANCEL, _cancel),
+            (arrivals.timeout_ns, TIMEOUT, _time_out),
+            (arrivals.queue_timeout_ns, TIMEOUT, _time_out_in_queue),
+        )
+        self._departures = [(delays, priority, leave) for delays, priority, leave in ways if delays is not None]
 
     def run(self) -> Outcome:
         """Replay to the end, to a limit, or to Ctrl-C."""
@@ -182,22 +192,15 @@ class Simulation:
         request = arrivals.make_request(row)
         server = self.servers[0]
         self.requests.engine[row] = 0
-        self._leave_later(server, request, arrivals.cancel_after_ns, CANCEL, _cancel)
-        self._leave_later(server, request, arrivals.timeout_ns, TIMEOUT, _time_out)
-        self._leave_later(server, request, arrivals.queue_timeout_ns, TIMEOUT, _time_out_in_queue)
+        for delays_ns, priority, leave in self._departures:
+            if delays_ns[row] >= 0:
+                self._leave_later(server, request, delays_ns[row], priority, leave)
         server.submit(request, arrivals.stop_after[row])
 
     def _leave_later(
-        self,
-        server: Server,
-        request: Request,
-        delays_ns: Sequence[int] | None,
-        priority: int,
-        leave: Callable[[Server, Request], None],
+        self, server: Server, request: Request, delay_ns: int, priority: int, leave: Callable[[Server, Request], None]
     ) -> None:
-        delay = delays_ns[request.row] if delays_ns is not None else -1
-        if delay >= 0:
-            self.clock.at(self.clock.now_ns + delay, priority, lambda _: leave(server, request))
+        self.clock.at(self.clock.now_ns + delay_ns, priority, lambda _: leave(server, request))
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:

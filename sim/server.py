@@ -169,32 +169,31 @@ class Server:
 
     def _settle(self, now: int) -> None:
         """Commit what has run by now, letting go of who has left in the step that ends now."""
-        core, log = self.core, self.log
-        leaving, self._leaving = self._leaving, []
-        for flight in self.flights:
-            done = bisect_right(flight.ends_ns, now)
-            core.schedule_through(flight.plan, min(flight.plan.steps, max(1, done + self.depth - 1)))
-        if leaving:
-            self._commit(now - 1)
-            log.now_ns = now
-            for request, event, reason in leaving:
-                core.cancel(request, event, reason)
-        self._commit(now)
-
-    def _commit(self, until_ns: int) -> None:
-        """Deliver all steps that have ended by `until_ns`."""
-        while self.flights:
-            flight = self.flights[0]
-            done = bisect_right(flight.ends_ns, until_ns)
-            if not done:
+        core, log, flights = self.core, self.log, self.flights
+        while flights:
+            flight = flights[0]
+            plan, ends = flight.plan, flight.ends_ns
+            done = plan.steps if ends[-1] <= now else bisect_right(ends, now)
+            core.schedule_through(plan, min(plan.steps, max(1, done + self.depth - 1)))
+            if self._leaving and done and ends[done - 1] == now:
+                self._let_go(flight, done)
+            if done:
+                log.now_ns = ends[done - 1]
+                core.commit_step(plan, done)
+            if done < plan.steps:
                 return
-            self.log.now_ns = flight.ends_ns[done - 1]
-            self.core.commit_step(flight.plan, done)
-            if done < flight.plan.steps:
-                return
-            self.flights.popleft()
+            flights.popleft()
             self.steps_run += done
-            self.log.ran(flight.plan, flight.ends_ns, flight.deferred, done - flight.deferred_from)
+            log.ran(plan, ends, flight.deferred, done - flight.deferred_from)
+
+    def _let_go(self, flight: Flight, done: int) -> None:
+        """Deliver what came out before the step that ends now, and none of that one, to who has left in it."""
+        if done > 1:
+            self.core.commit_step(flight.plan, done - 1)
+        self.log.now_ns = self.clock.now_ns
+        for request, event, reason in self._leaving:
+            self.core.cancel(request, event, reason)
+        self._leaving.clear()
 
     def _plan(self, now: int) -> Flight | None:
         core, log = self.core, self.log
@@ -211,16 +210,7 @@ class Server:
         ends = [start + times[0]] if len(times) == 1 else list(accumulate(times, initial=start))[1:]
         flight = Flight(plan, start, ends, plan.deferred)
         self.flights.append(flight)
-        store = core.store
-        log.planned(
-            plan,
-            start_ns=start,
-            used_blocks=store.total_blocks - store.free_blocks,
-            cached_blocks=store.cached_blocks,
-            reserved_blocks=core.reserved_blocks,
-            running=len(core.running),
-            waiting=len(core.waiting),
-        )
+        log.planned(plan, start, core)
         return flight
 
     def close(self) -> None:

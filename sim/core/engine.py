@@ -20,7 +20,7 @@ from costmodel.shape import StepShape
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
-from sim.core.passes import IRRELEVANT, Run, arranged
+from sim.core.passes import IRRELEVANT, arranged, forwards
 from sim.core.plan import ADMIT, BatchPlan, Decision, Item, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
@@ -71,7 +71,9 @@ class EngineCore:
         """No decode was admitted after this number."""
         self._arrivals = 0
         self._plans = 0
-        self._cursor = 0
+        self._turn = forwards(self.passes)
+        self._forward = 0
+        """Which of the turn's forwards comes next."""
         self._committed_step = 0
         self._preemptions_since_token = 0
 
@@ -207,18 +209,14 @@ class EngineCore:
         """
         if self.spec.depth > 1:
             self._set_aside_ended()
-        passes = self.passes
         draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
-        while self._cursor < len(passes):
-            step_pass = passes[self._cursor]
-            self._cursor += 1
-            if not isinstance(step_pass, Run):
-                step_pass.apply(self, draft)
-            elif not draft.empty:
-                if step_pass.restart:
-                    self._cursor = 0
+        for number, (passes, run) in enumerate(self._turn[self._forward :], start=self._forward + 1):
+            for apply in passes:
+                apply(self, draft)
+            if not draft.empty:
+                self._forward = 0 if run.restart or number == len(self._turn) else number
                 return self._seal(draft)
-        self._cursor = 0
+        self._forward = 0
         self.refused = draft.refused
         return self._seal(draft) if draft.preempted else None
 
@@ -414,9 +412,17 @@ class EngineCore:
                 self._preemptions_since_token = 0
                 self.observer.prefilled(item.request)
         over = [*self._over(plan), *stopped]
+        self._register_missed(before=over[0].seq if over else FOREVER)
         for request in over:
             self._finish(request)
+        self._register_missed()
         return over
+
+    def _register_missed(self, *, before: int = FOREVER) -> None:
+        """Depth 2: a delivered token may fill the block of a decode that misses the next step; name it now."""
+        for request in self._missed:
+            if request in self._learners and request.seq < before:
+                self.store.grow(request, 0, self._full_blocks(request, scheduled=0))
 
     def _over(self, plan: BatchPlan) -> list[Request]:
         """Requests whose last token this plan has delivered, in list order."""

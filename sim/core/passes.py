@@ -195,6 +195,25 @@ def arranged(passes: Sequence[Pass], serve: str) -> tuple[Pass, ...]:
     return tuple(out)
 
 
+Forward = tuple[tuple[Callable[["EngineCore", StepDraft], None], ...], Run]
+"""What is applied before a forward, and the barrier that makes it one."""
+
+
+def forwards(passes: Sequence[Pass]) -> list[Forward]:
+    """A turn cut at its barriers. Raises ValueError if passes come behind the last one: they would never run."""
+    cut: list[Forward] = []
+    applies: list[Callable[[EngineCore, StepDraft], None]] = []
+    for each in passes:
+        if isinstance(each, Run):
+            cut.append((tuple(applies), each))
+            applies = []
+        else:
+            applies.append(each.apply)
+    if applies or not cut:
+        raise ValueError("an engine's passes must end with a Run")
+    return cut
+
+
 class Candidate:
     """A waiting request under test, with what the tests before have found out."""
 
@@ -312,4 +331,6 @@ class Admit:
             return BATCH_RUNS
         if len(core.running) >= core.spec.max_running:
             return NO_SLOT
-        return None if self.skip_misfits or core.waiting.first() is arrived else BEHIND
+        if self.skip_misfits or core.waiting.first() is arrived or core.spec.budget.counts_queue:
+            return None
+        return BEHIND

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -74,24 +74,36 @@ class Item:
         """The step computes its last known token, so an output token comes out."""
 
 
-@dataclass(slots=True)
 class StepDraft:
     """What the passes of a turn have decided so far. One draft becomes one forward, or none."""
 
-    meter: Meter
-    account: Account
-    items: list[Item] = field(default_factory=list)
-    """In batch order, decodes left out."""
-    decodes: set[Request] | None = None
-    """The decodes scheduled, if they were walked one by one; see `all_decodes`."""
-    all_decodes: bool = False
-    """Every member of the cohort decodes in this step."""
-    preempted: list[Request] = field(default_factory=list)
-    refused: list[Request] = field(default_factory=list)
-    """A request for each time that its blocks were asked for and refused."""
-    deferred: Decision | None = None
-    """Why the scan of the queue ended with somebody left in it."""
-    rejected: int = 0
+    __slots__ = (
+        "account",
+        "all_decodes",
+        "decodes",
+        "deferred",
+        "items",
+        "meter",
+        "preempted",
+        "refused",
+        "rejected",
+    )
+
+    def __init__(self, meter: Meter, account: Account) -> None:
+        self.meter = meter
+        self.account = account
+        self.items: list[Item] = []
+        """In batch order, decodes left out."""
+        self.decodes: set[Request] | None = None
+        """The decodes scheduled, if they were walked one by one; see `all_decodes`."""
+        self.all_decodes = False
+        """Every member of the cohort decodes in this step."""
+        self.preempted: list[Request] = []
+        self.refused: list[Request] = []
+        """A request for each time that its blocks were asked for and refused."""
+        self.deferred: Decision | None = None
+        """Why the scan of the queue ended with somebody left in it."""
+        self.rejected = 0
 
     @property
     def empty(self) -> bool:

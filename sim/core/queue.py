@@ -23,28 +23,21 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[Request]: ...
 
 
-class FifoQueue:
-    def __init__(self) -> None:
-        self._requests: OrderedDict[Request, None] = OrderedDict()
+class FifoQueue(OrderedDict[Request, None]):
+    """An ordered set (by inheritance: its length is asked for several times a step)."""
 
     def push(self, request: Request) -> None:
-        self._requests[request] = None
+        self[request] = None
 
     def push_front(self, request: Request) -> None:
-        self._requests[request] = None
-        self._requests.move_to_end(request, last=False)
+        self[request] = None
+        self.move_to_end(request, last=False)
 
     def remove(self, request: Request) -> None:
-        del self._requests[request]
+        del self[request]
 
     def first(self) -> Request:
-        return next(iter(self._requests))
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return next(iter(self))
 
 
 class SortedQueue:

@@ -117,9 +117,7 @@ class HashedStore:
             blocks = self._common(run, content, at, limit)
             found.append((run, blocks))
             free += 0 if run.refs else blocks
-            at += blocks
-            if blocks < run.length:
-                break
+            at += blocks  # within the run too: it may have grown past a point where others had branched off
         return Hit(at, free, tuple(found)) if found else NO_HIT
 
     def _common(self, run: Run, content: Content, at: int, limit: int) -> int:

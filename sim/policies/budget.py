@@ -74,6 +74,7 @@ class ListOrder:
         self.chunk_cap = chunk_cap
         self.adaptive_cap = adaptive_cap
         self.chunked = chunked
+        self.counts_queue = chunk_cap > 0 and adaptive_cap
 
     def open(self, engine: EngineView) -> Meter:
         return TokenMeter(self.max_tokens, self._cap(engine) if self.chunk_cap else UNLIMITED, self.chunked)
@@ -150,6 +151,7 @@ class PerKind:
     """
 
     serve = "decode_first"
+    counts_queue = False
 
     def __init__(
         self,
@@ -265,6 +267,7 @@ class TokenWork:
     """
 
     serve = "decode_first"
+    counts_queue = False
 
     def __init__(self, max_work: float, chunk_cap: int = UNLIMITED, weights: Work = EQUAL_WEIGHTS) -> None:
         if not max_work > 0:

@@ -91,6 +91,10 @@ class BudgetPolicy(Protocol):
         """Who is asked first: `list` (whoever stands first in the running list), `decode_first`, or `prefill_first`
         (unfinished prompts, then new ones, then decodes)."""
 
+    @property
+    def counts_queue(self) -> bool:
+        """Whether a grant depends on how many wait, so that a request behind a blocked head may let that head in."""
+
     def open(self, engine: EngineView, /) -> Meter:
         """A full budget for one step."""
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from sim.core.lifecycle import State
-from sim.results.arrays import BoolArray, FloatArray, IntArray, view
+from sim.results.arrays import BoolArray, FloatArray, IntArray, same, view
 from sim.results.blocked import WAITED_FOR
 from sim.results.columns import NEVER
 from sim.results.measure import NS_PER_S, Measured, targets
@@ -118,13 +118,9 @@ def _busy_s(m: Measured) -> float:
     return sum(float(plans.lasting_ns.sum()) for plans in m.plans) / NS_PER_S
 
 
-def _highest(m: Measured, of: Callable[[Plans], FloatArray | IntArray]) -> float | Missing:
-    values = [float(of(plans).max()) for plans in m.plans if len(plans.steps)]
-    return max(values) if values else Missing("n=0: no step ran")
-
-
-def _highest_share(m: Measured, column: str) -> float | Missing:
-    return _highest(m, lambda plans: plans.column(column) / plans.facts.total_blocks)
+def _highest_share(m: Measured, column: str) -> float:
+    """The highest share of its blocks that any engine had at the beginning of a plan."""
+    return max(float(plans.column(column).max(initial=0)) / plans.facts.total_blocks for plans in m.plans)
 
 
 def _work(plans: Plans) -> FloatArray:
@@ -153,6 +149,11 @@ def _admitted_prompts(m: Measured) -> int:
     return int(m.result.trace.prompt_tokens[m.admitted].sum())
 
 
+def _recomputed_tokens(m: Measured) -> int:
+    """Lost by preemptions and not found cached again; counts those who never came back too."""
+    return int(view(m.result.requests.lost_tokens).sum() - view(m.result.requests.rehit_tokens).sum())
+
+
 def _computed_tokens(m: Measured) -> float:
     return sum(p.sum_over_steps(p.column("decode_requests") + p.column("prefill_tokens")) for p in m.plans)
 
@@ -163,7 +164,7 @@ def _gaps(m: Measured, *, zeros: int) -> Sample:
 
 
 def _requeue(m: Measured) -> Sample:
-    preempted = ~(view(m.result.requests.preemptions) == 0)
+    preempted = ~same(view(m.result.requests.preemptions), 0)
     return _of(view(m.result.requests.requeue_ns), m.served & preempted)
 
 
@@ -216,15 +217,16 @@ SINGLES: tuple[Single, ...] = (
     Single("num_preempted_requests", "requests", "lower", "offered",
            lambda m: int(np.count_nonzero(view(m.result.requests.preemptions)))),
     Single("lost_tokens", "tokens", "lower", "offered", lambda m: int(view(m.result.requests.lost_tokens).sum())),
-    Single("lost_ratio", "ratio", "lower", "offered",
-           lambda m: _ratio(int(view(m.result.requests.lost_tokens).sum()), _computed_tokens(m), "n=0: no step ran")),
     Single("rehit_tokens", "tokens", None, "offered", lambda m: int(view(m.result.requests.rehit_tokens).sum())),
+    Single("recomputed_tokens", "tokens", "lower", "offered", _recomputed_tokens),
+    Single("recomputed_ratio", "ratio", "lower", "offered",
+           lambda m: _ratio(_recomputed_tokens(m), _computed_tokens(m), "n=0: no step ran")),
     # the pool
     Single("mean_kv_used_ratio", "ratio", None, None, lambda m: _over_time(m, lambda p: p.used_blocks, _blocks(m))),
     Single("max_kv_used_ratio", "ratio", None, None,
            lambda m: max(facts.peak_used_blocks / facts.total_blocks for facts in m.result.engines)),
     Single("mean_kv_cached_ratio", "ratio", None, None,
-           lambda m: _over_time(m, lambda p: p.column("cached_blocks"), _blocks(m))),
+           lambda m: _over_time(m, lambda p: p.cached_blocks, _blocks(m))),
     Single("mean_kv_reserved_ratio", "ratio", None, None,
            lambda m: _over_time(m, lambda p: p.column("reserved_blocks"), _blocks(m))),
     Single("max_kv_reserved_ratio", "ratio", None, None, lambda m: _highest_share(m, "reserved_blocks")),
@@ -237,7 +239,8 @@ SINGLES: tuple[Single, ...] = (
            lambda m: _ratio(_busy_s(m), m.duration_s * len(m.plans), "the run takes no time")),
     Single("mean_batch_requests_by_step", "requests", None, None, lambda m: _per_step(m, lambda p: p.requests)),
     Single("mean_batch_requests_by_time", "requests", None, None, lambda m: _while_busy(m, lambda p: p.requests)),
-    Single("max_batch_requests", "requests", None, None, lambda m: _highest(m, lambda p: p.requests)),
+    Single("max_batch_requests", "requests", None, None,
+           lambda m: int(max((plans.requests.max(initial=0) for plans in m.plans), default=0))),
     Single("mean_work_by_step", "token-work", None, None, lambda m: _per_step(m, _work)),
     Single("mean_work_by_time", "token-work", None, None, lambda m: _while_busy(m, _work)),
     Single("prefill_work_ratio", "ratio", None, None,
@@ -259,7 +262,7 @@ SPREADS: tuple[Spread, ...] = (
     Spread("tpot_s", "s", "lower", "finished", lambda m: _of(m.tpot_ns, m.served), ONE_TOKEN),
     Spread("itl_event_s", "s", "lower", "finished", lambda m: _gaps(m, zeros=0), ONE_TOKEN),
     Spread("itl_token_s", "s", "lower", "finished", lambda m: _gaps(m, zeros=m.joined_tokens), ONE_TOKEN),
-    Spread("max_gap_s", "s", "lower", "finished", lambda m: _of(m.tokens.max_gap_ns, m.served), ONE_TOKEN),
+    Spread("longest_gap_s", "s", "lower", "finished", lambda m: _of(m.tokens.max_gap_ns, m.served), ONE_TOKEN),
     Spread("e2e_s", "s", "lower", "finished", lambda m: _of(m.e2e_ns, m.served), NOBODY),
     Spread("e2e_s_per_token", "s/token", "lower", "finished", lambda m: _of(m.normalised_ns, m.served), NOBODY),
     Spread("queue_s", "s", "lower", "finished", lambda m: _of(m.queue_ns, m.served), NOBODY),

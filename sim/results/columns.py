@@ -11,10 +11,16 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.core.engine import EngineCore
 from sim.core.lifecycle import State
 from sim.core.observer import Observer
 from sim.core.plan import BatchPlan, Blocker, Decision
 from sim.core.request import Request
+
+IntArray = NDArray[np.int64]
 
 STATES = tuple(State)
 STATE_CODES = {state: code for code, state in enumerate(STATES)}
@@ -60,28 +66,47 @@ class RequestColumns:
 
 
 class StepColumns:
-    """One row per plan: its first step's shape, and how many steps it came to."""
+    """One row per plan: its first step's shape, and how many steps it came to. Shape of a column: (num_plans,).
+
+    Rows are kept in one array, for one append per plan; a column is a copy made when it is asked for.
+    """
+
+    scheduled_ns: IntArray
+    """When it was planned; it starts when the one before ends."""
+    start_ns: IntArray
+    decode_requests: IntArray
+    decode_context_tokens: IntArray
+    prefill_requests: IntArray
+    prefill_tokens: IntArray
+    prefill_pairs2: IntArray
+    """Twice the attention pairs of the prefill chunks (an integer): Σ tokens (2 context + tokens + 1)."""
+    running: IntArray
+    waiting: IntArray
+    used_blocks: IntArray
+    """Not free after scheduling the first step: referenced by live requests."""
+    cached_blocks: IntArray
+    reserved_blocks: IntArray
+    preempted: IntArray
+
+    NAMES = tuple(name for name in __annotations__)
 
     def __init__(self) -> None:
-        self.scheduled_ns = array("q")
-        """When it was planned; it starts when the one before ends."""
-        self.start_ns = array("q")
+        self._rows = array("q")
         self.steps = array("q")
-        self.decode_requests = array("q")
-        self.decode_context_tokens = array("q")
-        self.prefill_requests = array("q")
-        self.prefill_tokens = array("q")
-        self.prefill_pairs2 = array("q")
-        """Twice the attention pairs of the prefill chunks (an integer): Σ tokens (2 context + tokens + 1)."""
-        self.running = array("q")
-        self.waiting = array("q")
-        self.used_blocks = array("q")
-        """Not free after scheduling the first step: referenced by live requests."""
-        self.cached_blocks = array("q")
-        self.reserved_blocks = array("q")
-        self.preempted = array("q")
+        """How many steps the plan came to."""
         self.ends_ns = array("q")
         """Ends of all steps, plan after plan."""
+
+    def append(self, *row: int) -> None:
+        """Values in the order of NAMES."""
+        self._rows.extend(row)
+
+    def __getattr__(self, name: str) -> IntArray:
+        try:
+            at = self.NAMES.index(name)
+        except ValueError:
+            raise AttributeError(f"StepColumns has no column {name!r}") from None
+        return np.array(self._rows, dtype=np.int64).reshape(-1, len(self.NAMES))[:, at].copy()
 
 
 @dataclass(slots=True)
@@ -172,26 +197,28 @@ class EngineLog(Observer):
         columns.output_tokens[row] = outputs
         columns.max_tokens[row] = request.max_tokens
 
-    def planned(self, plan: BatchPlan, *, start_ns: int, used_blocks: int, cached_blocks: int, reserved_blocks: int,
-                running: int, waiting: int) -> None:  # fmt: skip
-        steps, shape = self.steps, plan.shape
-        steps.scheduled_ns.append(self.now_ns)
-        steps.start_ns.append(start_ns)
-        steps.decode_requests.append(shape.decode_requests)
-        steps.decode_context_tokens.append(shape.decode_context_tokens)
+    def planned(self, plan: BatchPlan, start_ns: int, core: EngineCore) -> None:
+        """A plan has just been made; it starts to execute at `start_ns`."""
+        shape, store = plan.shape, core.store
         tokens = pairs2 = 0
         for chunk, context in shape.prefill:
             tokens += chunk
             pairs2 += chunk * (2 * context + chunk + 1)
-        steps.prefill_requests.append(len(shape.prefill))
-        steps.prefill_tokens.append(tokens)
-        steps.prefill_pairs2.append(pairs2)
-        steps.running.append(running)
-        steps.waiting.append(waiting)
-        steps.used_blocks.append(used_blocks)
-        steps.cached_blocks.append(cached_blocks)
-        steps.reserved_blocks.append(reserved_blocks)
-        steps.preempted.append(len(plan.preempted))
+        self.steps.append(
+            self.now_ns,
+            start_ns,
+            shape.decode_requests,
+            shape.decode_context_tokens,
+            len(shape.prefill),
+            tokens,
+            pairs2,
+            len(core.running),
+            len(core.waiting),
+            store.total_blocks - store.free_blocks,
+            store.cached_blocks,
+            core.reserved_blocks,
+            len(plan.preempted),
+        )
         self.blocked(self.now_ns, plan.deferred)
 
     def blocked(self, since_ns: int, by: Decision | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections import Counter
 from typing import TextIO
 
 from sim.results import summary
@@ -11,11 +12,20 @@ from sim.results.measure import Measured
 from sim.results.metrics import STATISTICS, Metrics, Row, compute
 from sim.results.run import RunResult
 from sim.results.verdict import RunState
-from sim.results.wording import clipped, milliseconds_or_seconds, number
+from sim.results.wording import clipped, count, milliseconds_or_seconds, number
 
 WIDTH = 100
 HEADINGS = (*(statistic.upper() if statistic[0] == "p" else statistic for statistic in STATISTICS), "n")
 LABEL_WIDTH = 18
+GAP = "   "
+MOST_NOTES_EACH = 2
+
+LABELS = {
+    "queue blocked by": summary.blocked_line,
+    "KV blocks": summary.kv_line,
+    "preempted": summary.preempted_line,
+    "steps": summary.steps_line,
+}
 
 
 def print_result(run: RunResult | Measured, file: TextIO | None = None) -> None:
@@ -45,26 +55,24 @@ def result_text(run: RunResult | Measured) -> str:
     measured = run if isinstance(run, Measured) else Measured(run)
     metrics = compute(measured)
     result = measured.result
-    lines = [_header(result), *_verdict(metrics), summary.rates_line(metrics), summary.slo_line(metrics, result), ""]
+    lines = [*_header(result), *_verdict(metrics), summary.rates_line(metrics), summary.slo_line(metrics, result), ""]
     lines += [*_latency_table(metrics), ""]
-    lines += [
-        _labelled("queue blocked by", summary.blocked_line(metrics)),
-        _labelled("KV blocks", summary.kv_line(metrics)),
-        _labelled("preempted", summary.preempted_line(metrics)),
-        _labelled("steps", summary.steps_line(metrics)),
-    ]
-    lines += [f"! {line}" for line in summary.warnings(result)]
+    lines += [f"{label.ljust(LABEL_WIDTH)} {of(metrics)}" for label, of in LABELS.items()]
+    lines += [f"! {line}" for line in _gathered(summary.warnings(result))]
     return "\n".join(wrapped for line in lines for wrapped in _wrap(line)) + "\n"
 
 
-def _header(run: RunResult) -> str:
+def _header(run: RunResult) -> list[str]:
     trace = run.trace
     digest = f" sha256:{trace.sha256[:8]}" if trace.sha256 else ""
     engines = ", ".join(dict.fromkeys(facts.name for facts in run.engines))
-    return (
-        f"replay  {clipped(trace.name, 40)}{digest} {len(trace):,} rows   engine {clipped(engines, 40)}   "
-        f"profile {clipped(run.profile_name, 40)}   seed {run.scenario.get('seed', 0)}"
+    first = (
+        f"replay  {clipped(trace.name, 40)}{digest} {count(len(trace), 'row')}",
+        f"engine {clipped(engines, 30)}",
     )
+    second = (f"profile {clipped(run.profile_name, 40)}", f"seed {run.scenario.get('seed', 0)}")
+    line = GAP.join([*first, *second])
+    return [line] if len(line) <= WIDTH else [GAP.join(first), " " * len("replay  ") + GAP.join(second)]
 
 
 def _verdict(metrics: Metrics) -> list[str]:
@@ -75,16 +83,25 @@ def _verdict(metrics: Metrics) -> list[str]:
     return [*judged.lines, offered]
 
 
-def _labelled(label: str, text: str) -> str:
-    return label.ljust(LABEL_WIDTH) + " " + text
-
-
 def _wrap(line: str) -> list[str]:
-    """Break at spaces; what follows is indented. Aligned lines fit already and keep their spaces."""
+    """A long line in several, indented; aligned lines fit already and keep their spaces."""
     if len(line) <= WIDTH:
         return [line]
-    indent = "  " if line.startswith("! ") or line[0].isupper() else " " * (LABEL_WIDTH + 1)
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)
+    indent = " " * (LABEL_WIDTH + 1) if line[:LABEL_WIDTH].strip() in LABELS else "  "
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _gathered(notes: list[str]) -> list[str]:
+    """Notes as they are, but many about one thing (`profile X: ...`) as a number: the report has them all."""
+    about = Counter(note.partition(": ")[0] for note in notes)
+    lines = []
+    for note in notes:
+        subject = note.partition(": ")[0]
+        if about[subject] <= MOST_NOTES_EACH:
+            lines.append(note)
+        elif (line := f"{subject}: {about[subject]} assumptions (listed in the report, --out)") not in lines:
+            lines.append(line)
+    return lines
 
 
 # -- the latency table

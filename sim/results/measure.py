@@ -153,14 +153,21 @@ class Measured:
     # -- what the waits were for
 
     @cached_property
-    def blocked_ns(self) -> IntArray:
-        """Time from arrival to first admission (or to the end before one), by blocker. Shape: (blockers, requests)"""
-        arrival_ns = self.result.trace.arrival_ns
+    def waits(self) -> BoolArray:
+        """Who stood in the queue from arrival on: all but those of an initial state."""
+        return self.arrived & (~same(self.admitted_ns, NEVER) | ~self.admitted)
+
+    @cached_property
+    def wait_until_ns(self) -> IntArray:
+        """First admission, or the end before one, or the end of the run."""
         until_ns = np.where(self.admitted_ns != NEVER, self.admitted_ns, view(self.result.requests.end_ns))
-        until_ns = np.where(until_ns == NEVER, self.end_ns, until_ns)
-        waited = self.arrived & ((self.admitted_ns != NEVER) | ~self.admitted)
-        engine = np.where(waited, view(self.result.requests.engine), NEVER)
-        return blocked_by_engine(self.result.logs, engine, arrival_ns, until_ns)
+        return np.where(until_ns == NEVER, self.end_ns, until_ns)
+
+    @cached_property
+    def blocked_ns(self) -> IntArray:
+        """Time spent in the queue, by what blocked its head. Shape: (len(WAITED_FOR), num_requests)"""
+        engine = np.where(self.waits, view(self.result.requests.engine), NEVER)
+        return blocked_by_engine(self.result.logs, engine, self.result.trace.arrival_ns, self.wait_until_ns)
 
     # -- targets
 
@@ -186,7 +193,8 @@ class Measured:
         """One per engine."""
         run = self.result
         works = run.token_work or (EQUAL_WORK,) * len(run.logs)
-        return [Plans(log, facts, work) for log, facts, work in zip(run.logs, run.engines, works, strict=True)]
+        each = zip(run.logs, run.engines, works, strict=True)
+        return [Plans(log, facts, work, self.end_ns) for log, facts, work in each]
 
 
 def targets(slo: Slo) -> dict[str, float]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from sim.results.arrays import FloatArray, IntArray
 
+NUM_BUCKETS = 1 << 16
+
 BEYOND_FOR_A_PERCENTILE = 10
 """A percentile is printed plainly only if so many of the sample are expected beyond it: P99 from 1,000."""
 
@@ -47,31 +49,44 @@ class Sample:
 
     def percentiles(self, percents: tuple[float, ...]) -> list[float]:
         """Equal to numpy.percentile of the values written out one by one; infinite where it reaches an infinite one."""
-        values, last = self._sorted()
-        return [_at_rank(values, last, percent / 100 * (self.n - 1)) for percent in percents]
+        ranks = [percent / 100 * (self.n - 1) for percent in percents]
+        wanted = sorted({whole for rank in ranks for whole in (math.floor(rank), math.ceil(rank))})
+        members = dict(zip(wanted, self._members(wanted), strict=True))
+        return [_between(members[math.floor(rank)], members[math.ceil(rank)], rank % 1) for rank in ranks]
 
-    def _sorted(self) -> tuple[FloatArray, IntArray | None]:
-        """Values in order, and for each the number of members up to it (None: its place)."""
-        if self.counts is None:
-            return np.sort(self.values), None
-        order = np.argsort(self.values)
-        return self.values[order], np.cumsum(self.counts[order])
+    def _members(self, ranks: list[int]) -> list[float]:
+        """The members at these places in ascending order; the infinite ones come last."""
+        finite = [rank for rank in ranks if rank < self._finite()]
+        found = self._by_partition(finite) if self.counts is None else self._by_buckets(self.counts, finite)
+        return found + [math.inf] * (len(ranks) - len(finite))
+
+    def _by_partition(self, ranks: list[int]) -> list[float]:
+        if not ranks:
+            return []
+        parted = np.partition(self.values, ranks)
+        return [float(parted[rank]) for rank in ranks]
+
+    def _by_buckets(self, counts: IntArray, ranks: list[int]) -> list[float]:
+        """Sort only the buckets that a rank falls into: sorting millions of gaps would take most of a report's time."""
+        low, high = float(self.values.min()), float(self.values.max())
+        bucket = ((self.values - low) * (NUM_BUCKETS / (high - low or 1.0))).astype(np.int64)
+        upto = np.cumsum(np.bincount(bucket, weights=counts))
+        found = []
+        for rank in ranks:
+            place = int(np.searchsorted(upto, rank, side="right"))
+            inside = bucket == place
+            values, each = self.values[inside], counts[inside]
+            order = np.argsort(values)
+            last = upto[place] - each.sum() + np.cumsum(each[order])
+            found.append(float(values[order][np.searchsorted(last, rank, side="right")]))
+        return found
 
 
-def _at_rank(values: FloatArray, last: IntArray | None, rank: float) -> float:
-    below = math.floor(rank)
-    share = rank - below
-    low = _member(values, last, below)
-    high = _member(values, last, below + 1) if share else low
-    if math.isinf(high):
+def _between(low: float, high: float, share: float) -> float:
+    """numpy's own form of interpolation, so that results are equal and not just close."""
+    if math.isinf(high) or low == high:
         return high
-    # numpy's own form, so that results are equal and not just close
     return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
-
-
-def _member(values: FloatArray, last: IntArray | None, index: int) -> float:
-    place = index if last is None else int(np.searchsorted(last, index, side="right"))
-    return float(values[place]) if place < len(values) else math.inf
 
 
 def enough_for(percent: float, n: int) -> bool:

@@ -22,6 +22,8 @@ class Plans:
     log: EngineLog
     facts: EngineFacts
     work: TokenWork
+    until_ns: int
+    """Time is counted up to here: a step that runs after everybody has left (asynchronous scheduling) is in vain."""
 
     def column(self, name: str) -> IntArray:
         """A column of `StepColumns`."""
@@ -70,7 +72,7 @@ class Plans:
 
     @cached_property
     def lasting_ns(self) -> IntArray:
-        return self.end_ns - self.start_ns
+        return np.minimum(self.end_ns, self.until_ns) - np.minimum(self.start_ns, self.until_ns)
 
     @cached_property
     def has_prefill(self) -> BoolArray:
@@ -110,6 +112,11 @@ class Plans:
         """Blocks in use in an average step of each plan: every decode takes one per `block_tokens` steps."""
         growth = self.column("decode_requests") * np.maximum(0, self.steps - 1) / (2 * self.facts.block_tokens)
         return np.minimum(self.column("used_blocks") + growth, self.facts.total_blocks)
+
+    @cached_property
+    def cached_blocks(self) -> FloatArray:
+        """Of the free blocks, those with cached contents, in an average step of each plan: growth evicts them."""
+        return np.minimum(self.column("cached_blocks"), self.facts.total_blocks - self.used_blocks)
 
     @cached_property
     def starved(self) -> BoolArray:

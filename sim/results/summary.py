@@ -133,9 +133,11 @@ def preempted_line(metrics: Metrics) -> str:
     times = whole(metrics, "num_preemptions")
     if not times:
         return "nobody"
+    rehit = whole(metrics, "rehit_tokens")
     return (
         f"{count(times, 'time')}, {count(whole(metrics, 'num_preempted_requests'), 'request')} (recompute): "
-        f"{whole(metrics, 'lost_tokens'):,} tokens again = {value(metrics['lost_ratio'])} of all computed"
+        f"{whole(metrics, 'recomputed_tokens'):,} tokens again = {value(metrics['recomputed_ratio'])} of work"
+        + (f" (+{rehit:,} hit)" if rehit else "")
     )
 
 

@@ -17,7 +17,9 @@ def number(value: float) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A share in percent with one decimal: 85.8 %; a tiny one is never 0 and an almost full one never 100."""
+    """A share in percent with one decimal: 85.8 %. Only nothing is written as 0 %, and only all as 100 %."""
+    if ratio in (0, 1):
+        return f"{100 * ratio:.0f} %"
     if 0 < ratio < 0.0005:
         return "<0.1 %"
     if 0.9995 <= ratio < 1:

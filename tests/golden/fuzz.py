@@ -239,6 +239,7 @@ class OurEngine:
             if self.leaving or self.next_planning() <= turn + 1 or self.stops_here():
                 self.settle(turn)
                 self.note(turn)
+        self.settle(max(self.story.turns, default=0) + 2)
         for id, start, stop in self.books.tokens:
             self.story.tokens[id] += [stop] if start < 0 else self.decode_turns[start:stop]
         return self.story

@@ -1,0 +1,54 @@
+"""A run's folder of results: for people (HTML, Markdown) and for programs (JSON, Parquet)."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+
+from sim.results.export import metrics_json
+from sim.results.measure import Measured
+from sim.results.metrics import compute
+from sim.results.run import RunResult
+from sim.results.tables import request_table, step_table, write_parquet
+
+
+def write_report(run: RunResult | Measured, out_dir: Path) -> None:
+    """Write report.html, report.md, metrics.json, requests.parquet and steps.parquet into `out_dir`.
+
+    An existing folder is replaced; the caller has asked. Everything is written beside it first and renamed at the end,
+    so that nobody ever sees half of it. Raises OSError.
+    """
+    measured = run if isinstance(run, Measured) else Measured(run)
+    out_dir = Path(out_dir)
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    new = _beside(out_dir)
+    try:
+        _write_all(measured, new)
+        _replace(new, out_dir)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _beside(out_dir: Path) -> Path:
+    """A new, hidden folder on the same file system."""
+    folder = out_dir.parent / f".{out_dir.name}.{secrets.token_hex(4)}"
+    folder.mkdir()
+    return folder
+
+
+def _write_all(measured: Measured, folder: Path) -> None:
+    metrics = compute(measured)
+    (folder / "metrics.json").write_text(metrics_json(measured, metrics), encoding="utf-8")
+    write_parquet(request_table(measured), folder / "requests.parquet")
+    write_parquet(step_table(measured), folder / "steps.parquet")
+
+
+def _replace(new: Path, out_dir: Path) -> None:
+    if not out_dir.exists():
+        new.rename(out_dir)
+        return
+    old = _beside(out_dir)
+    out_dir.rename(old / out_dir.name)
+    new.rename(out_dir)
+    shutil.rmtree(old)

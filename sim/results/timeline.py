@@ -1,0 +1,112 @@
+"""Quantities over time, cut into bins so that a figure of a long run stays small: mean, lowest and highest per bin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.results.arrays import FloatArray, IntArray, view
+from sim.results.blocked import WAITED_FOR, blocker_steps
+from sim.results.measure import NS_PER_S, Measured
+from sim.results.steps import Plans
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A quantity at points in time, straight in between; a jump is two points at the same time."""
+
+    time_ns: IntArray
+    value: FloatArray
+
+    def within(self, edges_ns: IntArray) -> tuple[FloatArray, IntArray]:
+        """Values at all points inside the edges, those at the edges added; and where each bin begins in them."""
+        inside = (self.time_ns > edges_ns[0]) & (self.time_ns < edges_ns[-1])
+        left = np.interp(edges_ns, self.time_ns, self.value) if len(self.time_ns) else np.zeros(len(edges_ns))
+        time_ns = np.concatenate([edges_ns, self.time_ns[inside]])
+        order = np.argsort(time_ns, kind="stable")
+        value = np.concatenate([left, self.value[inside]])[order]
+        return np.stack([time_ns[order].astype(np.float64), value]), np.flatnonzero(order < len(edges_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Shape of each: (num_bins,)"""
+
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def band(curve: Curve, edges_ns: IntArray) -> Band:
+    """Mean over time, lowest and highest value in each bin."""
+    (time_ns, value), begins = curve.within(edges_ns)
+    area = np.append(np.diff(time_ns) * (value[1:] + value[:-1]) / 2, 0.0)
+    bins = begins[:-1]
+    mean = np.add.reduceat(area[: begins[-1]], bins) / np.diff(edges_ns)
+    low, high = np.minimum.reduceat(value[: begins[-1]], bins), np.maximum.reduceat(value[: begins[-1]], bins)
+    closing = value[begins[1:]]
+    return Band(mean, np.minimum(low, closing), np.maximum(high, closing))
+
+
+def edges_ns(measured: Measured, num_bins: int) -> IntArray:
+    """Equal bins over the run; shape: (num_bins + 1,)"""
+    end_ns = max(measured.end_ns, measured.start_ns + num_bins)
+    return np.linspace(measured.start_ns, end_ns, num_bins + 1).astype(np.int64)
+
+
+def seconds(edges: IntArray) -> FloatArray:
+    """Middle of each bin since the run's zero."""
+    return (edges[:-1] + edges[1:]) / 2 / NS_PER_S
+
+
+# -- requests
+
+
+def population(enters_ns: IntArray, leaves_ns: IntArray) -> Curve:
+    """How many are inside, from when each enters and leaves. Shape of both: (num_requests,)"""
+    times, which = np.unique(np.concatenate([enters_ns, leaves_ns]), return_inverse=True)
+    change = np.bincount(which[: len(enters_ns)], minlength=len(times)) - np.bincount(
+        which[len(enters_ns) :], minlength=len(times)
+    )
+    after = np.cumsum(change)
+    return Curve(np.repeat(times, 2), np.stack([after - change, after], axis=1).ravel().astype(np.float64))
+
+
+def waiting(measured: Measured, engine: int | None = None) -> Curve:
+    """Requests that have come and were not admitted yet (those put back by a preemption are not counted)."""
+    mine = measured.waits if engine is None else measured.waits & (view(measured.result.requests.engine) == engine)
+    return population(measured.result.trace.arrival_ns[mine], measured.wait_until_ns[mine])
+
+
+def waiting_by_blocker(measured: Measured, edges: IntArray) -> FloatArray:
+    """Mean number of requests waiting for each blocker. Shape: (len(WAITED_FOR), num_bins)"""
+    out = np.zeros((len(WAITED_FOR), len(edges) - 1))
+    for engine, log in enumerate(measured.result.logs):
+        since, place = blocker_steps(log)
+        cuts = np.union1d(edges, since[(since > edges[0]) & (since < edges[-1])])
+        means = band(waiting(measured, engine), cuts).mean if len(cuts) > 1 else np.zeros(0)
+        bins = np.searchsorted(edges, cuts[:-1], side="right") - 1
+        blocker = place[np.searchsorted(since, cuts[:-1], side="right") - 1]
+        np.add.at(out, (blocker, bins), means * np.diff(cuts))
+    return out / np.diff(edges)
+
+
+def rate_per_s(time_ns: IntArray, edges: IntArray) -> FloatArray:
+    """Occurrences per second in each bin."""
+    return np.histogram(time_ns, edges)[0] / (np.diff(edges) / NS_PER_S)
+
+
+# -- plans
+
+
+def of_plans(plans: Plans, first: FloatArray | IntArray, last: FloatArray | IntArray | None = None) -> Curve:
+    """A quantity that each plan has at its start and its end (None: the same), and that is 0 while the engine idles."""
+    last = first if last is None else last
+    starts, ends = plans.start_ns, plans.end_ns
+    idle = np.append(starts[1:] > ends[:-1], True) if len(starts) else np.zeros(0, bool)
+    following = np.append(starts[1:], ends[-1:])
+    times = np.stack([starts, ends, ends, following], axis=1)
+    values = np.stack([first, last, np.zeros(len(starts)), np.zeros(len(starts))], axis=1)
+    used = np.stack([np.ones(len(starts), bool), np.ones(len(starts), bool), idle, idle], axis=1)
+    return Curve(times[used], values[used].astype(np.float64))
