@@ -233,7 +233,7 @@ class Loop:
         ]
         turn["total"] = sum(row.tokens for row in rows)
         turn["preempted"] = _ids(plan.preempted) if plan is not None else []
-        turn["alloc_failed"] = _ids(plan.refused if plan is not None else core.refused)
+        turn["alloc_failed"] = _ids(plan.refused if plan is not None else core.nothing_planned.refused)
         evictions = core.store.evictions if isinstance(core.store, HashedStore) else None
         turn["evicted"] = [[key, 0] for key in evictions or ()]
         turn["notified_finished"] = sorted(self.recorder.unnotified)

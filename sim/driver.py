@@ -141,7 +141,8 @@ class Simulation:
             server.close()
             outcome.events += server.events
         outcome.events += self._next_row - self.arrivals.first_row
-        outcome.end_ns = self.clock.now_ns
+        # The clock itself may have gone on to alarms that had become void.
+        outcome.end_ns = self.clock.now_ns if outcome.stopped else max(server.log.now_ns for server in self.servers)
         if not outcome.stopped and not outcome.stalled:
             outcome.stalled = next(filter(None, (server.stall() for server in self.servers)), None)
         return outcome
@@ -152,9 +153,9 @@ class Simulation:
         max_time = limits.max_time_ns
         while True:
             for _ in range(EVENTS_PER_PROGRESS):
+                if self._next_row == len(self.arrivals.arrival_ns) and all(server.core.idle for server in self.servers):
+                    return None  # what is left on the clock are alarms of requests that have ended
                 if max_time is not None and clock.peek() > max_time:
-                    if clock.peek() == float("inf"):
-                        return None
                     clock.run(until=max_time) if max_time > clock.now_ns else None
                     return f"--max-sim-time {max_time / 1e9:g} s"
                 if limits.max_steps is not None and self._steps() >= limits.max_steps:

@@ -66,7 +66,7 @@ class Server:
         self.events = 0
         self._tick: Alarm | None = None
         """The next boundary; one that has been replaced does nothing when it comes."""
-        self._leaving: list[tuple[Request, Event, str]] = []
+        self._leaving: dict[Request, tuple[Event, str]] = {}
         """Cancelled or timed out inside a step: they keep their blocks up to its end, and get no token of it."""
 
     # -- from outside
@@ -85,7 +85,7 @@ class Server:
             if self._tick is None:
                 self.start()
             return
-        why = core.ignores(request)
+        why = core.why_ignored(request)
         if why is None:
             self._cut(self.clock.now_ns)
         elif self.flights[-1].deferred is None:
@@ -95,7 +95,7 @@ class Server:
         """Cancel or time out a live request: at once if it waits, at the end of the step in progress if it runs."""
         log = self.log
         if request.state is State.RUNNING and self.flights:
-            self._leaving.append((request, event, reason))
+            self._leaving.setdefault(request, (event, reason))
             self._cut(self.clock.now_ns)
             return
         log.now_ns = self.clock.now_ns
@@ -191,16 +191,17 @@ class Server:
         if done > 1:
             self.core.commit_step(flight.plan, done - 1)
         self.log.now_ns = self.clock.now_ns
-        for request, event, reason in self._leaving:
+        for request, (event, reason) in self._leaving.items():
             self.core.cancel(request, event, reason)
         self._leaving.clear()
 
     def _plan(self, now: int) -> Flight | None:
         core, log = self.core, self.log
+        assert len(self.flights) < self.depth
         log.now_ns = now
         plan = core.plan_step()
         if plan is None:
-            log.blocked(now, None)
+            log.blocked(now, core.nothing_planned.deferred)
             return None
         if self.max_steps is not None:
             ahead = sum(flight.plan.steps for flight in self.flights)
@@ -218,10 +219,12 @@ class Server:
         now = self.clock.now_ns
         if self.flights:
             for flight in self.flights:
-                done = bisect_right(flight.ends_ns, now)
-                steps = min(flight.plan.steps, max(1, done + self.depth - 1))
-                self.core.cut(flight.plan, max(steps, flight.plan.scheduled))
-                del flight.ends_ns[flight.plan.steps :]
+                # The steps that have run, the one that runs, and with depth 2 the one behind it.
+                started = bisect_right(flight.ends_ns, now) + (now >= flight.start_ns)
+                steps = min(flight.plan.steps, max(1, started + self.depth - 1))
+                self.core.cut(flight.plan, steps)
+                self.core.schedule_through(flight.plan, steps)
+                del flight.ends_ns[steps:]
             self._settle(now)
         for flight in self.flights:
             committed = flight.plan.committed

@@ -1,35 +1,67 @@
-"""An engine's own flags on the command line: `--max-num-seqs 128 --no-enable-prefix-caching` -> its config's fields."""
+"""An engine's own flags on the command line: `--max-num-seqs 128 --no-enable-prefix-caching` -> its config's fields.
+
+A command that takes them knows only its own options. Before the line is parsed, every other option is rewritten to
+`--engine-flag NAME=VALUE`; which of them an engine has is asked when the preset is known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from difflib import get_close_matches
 
 from sim.commands.main import wrong_use
 from sim.engines import ENGINES, EngineConfig
 
+REWRITTEN = "--engine-flag"
 
-def engine_flags(preset: str, arguments: list[str]) -> dict[str, object]:
-    """Parse what is left of a command line against a preset's fields. Raises Failure (wrong use), UnknownName."""
-    config: type[EngineConfig] = ENGINES.maker(preset)  # type: ignore[assignment]
-    flags: dict[str, object] = {}
-    rest = list(arguments)
+
+def rewritten(arguments: list[str], own: Collection[str]) -> list[str]:
+    """The line with all options that are not in `own` (`--limit`, ...) as `--engine-flag NAME=VALUE`."""
+    switches = {f"--{no}{name}" for name in _switches() for no in ("", "no-")}
+    rest, out = list(arguments), []
     while rest:
-        flag, equals, value = rest.pop(0).partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        negated = name.removeprefix("no_")
-        if not flag.startswith("--"):
-            raise wrong_use(f"unexpected argument {flag!r}")
-        if name in config.model_fields and config.model_fields[name].annotation is bool:
-            flags[name] = value if equals else True
-        elif negated != name and negated in config.model_fields and not equals:
-            flags[negated] = False
-        elif name in config.model_fields:
-            if not equals and not rest:
+        argument = rest.pop(0)
+        flag, equals, value = argument.partition("=")
+        if not flag.startswith("--") or flag in own:
+            out.append(argument)
+            continue
+        if not equals and flag in switches:
+            value = "true"
+            if flag.startswith("--no-"):
+                flag, value = "--" + flag.removeprefix("--no-"), "false"
+        elif not equals:
+            if not rest:
                 raise wrong_use(f"{flag} needs a value")
-            flags[name] = value if equals else rest.pop(0)
-        else:
-            raise wrong_use(_unknown(flag, preset, config))
-    return flags
+            value = rest.pop(0)
+        out += [REWRITTEN, f"{flag.removeprefix('--')}={value}"]
+    return out
+
+
+def _switches() -> set[str]:
+    """Flags of any preset that are yes or no."""
+    return {
+        name.replace("_", "-")
+        for preset in ENGINES.names()
+        for name, field in _config(preset).model_fields.items()
+        if field.annotation is bool
+    }
+
+
+def engine_flags(preset: str, flags: list[str]) -> dict[str, object]:
+    """`NAME=VALUE` texts as fields of a preset. Raises Failure (wrong use), UnknownName."""
+    config = _config(preset)
+    fields: dict[str, object] = {}
+    for text in flags:
+        flag, _, value = text.partition("=")
+        name = flag.replace("-", "_")
+        if name not in config.model_fields:
+            raise wrong_use(_unknown(f"--{flag}", preset, config))
+        fields[name] = value
+    return fields
+
+
+def _config(preset: str) -> type[EngineConfig]:
+    return ENGINES.maker(preset)  # type: ignore[return-value]
 
 
 def _unknown(flag: str, preset: str, config: type[EngineConfig]) -> str:

@@ -22,8 +22,8 @@ COMMANDS = {
 }
 """Name -> module:function. What `sim` must not import (calibrate) comes as an entry point `tokenwork.commands`."""
 
-PASS_ON = {"replay"}
-"""Commands that take an engine's own flags beside their own."""
+TAKE_ENGINE_FLAGS = {"replay"}
+"""Commands that take an engine's own flags beside their own options."""
 
 
 class LazyGroup(TyperGroup):
@@ -33,14 +33,18 @@ class LazyGroup(TyperGroup):
         return [*COMMANDS, *sorted(entry.name for entry in _plugins())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        target = COMMANDS.get(cmd_name)
-        if target is None:
-            return next((get_command(entry.load()) for entry in _plugins() if entry.name == cmd_name), None)
-        module, _, function = target.partition(":")
-        app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        settings = {"allow_extra_args": True, "ignore_unknown_options": True} if cmd_name in PASS_ON else {}
-        app.command(cmd_name, context_settings=settings)(getattr(import_module(module), function))
-        return get_command(app)
+        return load(cmd_name)
+
+
+def load(name: str) -> Any:
+    """Import a command's module and make the command; None if there is no such command."""
+    target = COMMANDS.get(name)
+    if target is None:
+        return next((get_command(entry.load()) for entry in _plugins() if entry.name == name), None)
+    module, _, function = target.partition(":")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(getattr(import_module(module), function))
+    return get_command(app)
 
 
 def _plugins() -> Any:
@@ -77,12 +81,22 @@ def wrong_use(text: str) -> Failure:
 def main() -> None:
     """The console script."""
     try:
-        status = app(standalone_mode=False)
+        status = app(_arguments(sys.argv[1:]), standalone_mode=False)
     except Exception as error:
         status = _report(error)
     except KeyboardInterrupt:
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _arguments(arguments: list[str]) -> list[str]:
+    """The command line, an engine's own flags rewritten to something that the command knows."""
+    if not TAKE_ENGINE_FLAGS.intersection(arguments[:1]):
+        return arguments
+    from sim.commands.flags import rewritten
+
+    own = {option for parameter in load(arguments[0]).params for option in parameter.opts}
+    return rewritten(arguments, own | {"--help"})
 
 
 def _report(error: Exception) -> int:

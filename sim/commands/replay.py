@@ -20,7 +20,6 @@ INTERRUPTED = "Ctrl-C"
 
 
 def replay(
-    ctx: typer.Context,
     trace: Annotated[
         str | None, typer.Argument(help="A trace file, or the name of a bundled trace (tokenwork list trace).")
     ] = None,
@@ -51,6 +50,9 @@ def replay(
     seed: Annotated[int | None, typer.Option(help="For what is drawn at random.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write report, metrics and tables into this new folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a folder.")] = False,
+    engine_flag: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE: a flag of the engine; --NAME VALUE does the same.")
+    ] = None,
 ) -> int:
     """Replay a trace. Example: tokenwork replay chat-1k --max-num-seqs 128 --slo ttft=2 --out report"""
     if out is not None and out.exists() and not force:
@@ -72,7 +74,7 @@ def replay(
         }
     )
     _choose_cost(description, profile, cost)
-    _choose_engine(description, engine, list(ctx.args))
+    _choose_engine(description, engine, engine_flag or [])
     policies = {"order": order, "admission": admission, "budget": budget, "preemption": preemption}
     description.setdefault("policies", {}).update(
         {kind: _policy(kind, text) for kind, text in policies.items() if text is not None}

@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from costmodel.shape import StepShape
+from sim.core.admit import Admit
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
-from sim.core.passes import IRRELEVANT, arranged, forwards
+from sim.core.passes import arranged, forwards
 from sim.core.plan import ADMIT, BatchPlan, Decision, Item, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
@@ -53,11 +54,11 @@ class EngineCore:
         self.reserved_blocks = 0
         self.peak_used_blocks = 0
         self.outstanding: deque[BatchPlan] = deque()
-        self.refused: list[Request] = []
-        """Whose blocks were refused when `plan_step` last returned None."""
+        self.nothing_planned = StepDraft(spec.budget.open(self), spec.admission.open(self))
+        """What the passes said when `plan_step` last returned None."""
         self._stop_after: dict[Request, int] = {}
         """The truth, kept from policies: after how many output tokens the executor will stop a request."""
-        self._learners: dict[Request, None] = {}
+        self.learners: dict[Request, None] = {}
         """Decoding requests whose output others may hit: their blocks must be registered as they fill."""
         self._ending: dict[Request, int] = {}
         """Over as soon as the step in flight is committed (depth 2), with the full blocks known so far."""
@@ -188,15 +189,20 @@ class EngineCore:
             self._start_decoding(request)
         self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
 
-    def ignores(self, arrived: Request) -> Decision | None:
+    def next_draft(self) -> StepDraft:
+        """The next step's draft as it would be now with every decode in it, to try a test on; nothing is taken."""
+        draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
+        draft.meter.spend_decodes(self.cohort.size, self.cohort.context_tokens)
+        return draft
+
+    def why_ignored(self, arrived: Request) -> Decision | None:
         """Why a request just submitted need not end the stretch in progress; None if it must be looked at."""
-        why = IRRELEVANT
+        why: Decision | None = None
         for step_pass in self.passes:
-            answer = step_pass.ignores(self, arrived)
-            if answer is None:
-                return None
-            if answer is not IRRELEVANT:
-                why = answer
+            if isinstance(step_pass, Admit):
+                why = step_pass.why_ignored(self, arrived)
+                if why is None:
+                    return None
         return why
 
     # -- planning
@@ -217,7 +223,7 @@ class EngineCore:
                 self._forward = 0 if run.restart or number == len(self._turn) else number
                 return self._seal(draft)
         self._forward = 0
-        self.refused = draft.refused
+        self.nothing_planned = draft
         return self._seal(draft) if draft.preempted else None
 
     def _set_aside_ended(self) -> None:
@@ -278,7 +284,7 @@ class EngineCore:
         if draft.preempted or draft.rejected or self._ending or cohort.size != len(self.running):
             return 1
         steps = min(cohort.next_end() - plan.decode_step, self.max_stretch)
-        if steps > 1 and self._learners:
+        if steps > 1 and self.learners:
             steps = min(steps, self._steps_to_next_full_block())
         for step_pass in self.passes:
             if steps <= 1:
@@ -291,7 +297,7 @@ class EngineCore:
     def _steps_to_next_full_block(self) -> int:
         """Steps up to the one in which an output fills a block that others may hit: it must open a plan."""
         size, lag = self.block_tokens, self.spec.depth - 1
-        return min(size - (request.computed_tokens - lag) % size for request in self._learners)
+        return min(size - (request.computed_tokens - lag) % size for request in self.learners)
 
     # -- what passes do to the draft
 
@@ -311,7 +317,7 @@ class EngineCore:
         if request.decoding:
             assert draft.decodes is not None
             draft.decodes.add(request)
-            if request in self._learners:
+            if request in self.learners:
                 full = self._full_blocks(request, scheduled=1)
                 self.store.grow(request, new_blocks, full)
             else:
@@ -412,17 +418,13 @@ class EngineCore:
                 self._preemptions_since_token = 0
                 self.observer.prefilled(item.request)
         over = [*self._over(plan), *stopped]
-        self._register_missed(before=over[0].seq if over else FOREVER)
-        for request in over:
-            self._finish(request)
-        self._register_missed()
-        return over
-
-    def _register_missed(self, *, before: int = FOREVER) -> None:
-        """Depth 2: a delivered token may fill the block of a decode that misses the next step; name it now."""
-        for request in self._missed:
-            if request in self._learners and request.seq < before:
+        missed = [request for request in self._missed if request in self.learners and request not in over]
+        for request in sorted([*over, *missed], key=lambda request: request.seq) if missed else over:
+            if request in missed:  # its newest token is known now and may fill a block; its next step comes later
                 self.store.grow(request, 0, self._full_blocks(request, scheduled=0))
+            else:
+                self._finish(request)
+        return over
 
     def _over(self, plan: BatchPlan) -> list[Request]:
         """Requests whose last token this plan has delivered, in list order."""
@@ -503,12 +505,12 @@ class EngineCore:
         self._decode_seq = max(self._decode_seq, request.seq)
         self.cohort.join(request, self._stop_after[request] - request.outputs)
         if self.store.learns_from(request):
-            self._learners[request] = None
+            self.learners[request] = None
 
     def _stop_decoding(self, request: Request, *, delivered_step: int = FOREVER) -> None:
         request.held_blocks = self.blocks(request.computed_tokens)
         self.cohort.leave(request, delivered_step=delivered_step)
-        self._learners.pop(request, None)
+        self.learners.pop(request, None)
         self._missed.pop(request, None)
 
     def _decoded(self, request: Request, start: int, stop: int) -> None:

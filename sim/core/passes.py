@@ -1,7 +1,7 @@
-"""The passes that engines are made of: serve who runs, admit who waits, run what was drafted.
+"""The passes that engines are made of: serve who runs (here), admit who waits (`sim.core.admit`), run what was drafted.
 
 A pass holds parameters and no state. `apply` works on a draft; `steady_steps` promises for how many steps of a
-pure-decode plan it would do the same again; `ignores` says why a request that has just come changes nothing.
+pure-decode plan it would do the same again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from sim.core.cohort import FOREVER
-from sim.core.plan import ADMIT, Blocker, Decision, StepDraft, Verdict, defer
-from sim.kv.store import NO_HIT, Hit
+from sim.core.plan import StepDraft
 
 if TYPE_CHECKING:
     from sim.core.engine import EngineCore
@@ -23,18 +22,6 @@ if TYPE_CHECKING:
 class Pass(Protocol):
     def apply(self, core: EngineCore, draft: StepDraft, /) -> None: ...
     def steady_steps(self, core: EngineCore, plan: BatchPlan, /) -> int: ...
-    def ignores(self, core: EngineCore, arrived: Request, /) -> Decision | None:
-        """Why a request that has just been queued changes nothing before the next event; None if it may."""
-
-
-NO_WORK = defer(Blocker.WORK, "step budget used up")
-NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
-NO_CHUNK = defer(Blocker.WORK, "prompt does not fit the step budget")
-HAS_PREEMPTED = defer(Blocker.BLOCKS, "the step has preempted")
-BATCH_RUNS = defer(Blocker.SLOTS, "the batch before is still running")
-BEHIND = defer(Blocker.POLICY, "behind a blocked request")
-IRRELEVANT = defer(Blocker.NOTHING, "")
-"""A pass that never looks at the queue."""
 
 
 class Run:
@@ -48,9 +35,6 @@ class Run:
 
     def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
         return FOREVER if self.restart else 1
-
-    def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
-        return IRRELEVANT
 
 
 class AfterSelfPreemption(Enum):
@@ -81,7 +65,7 @@ class Advance:
     def apply(self, core: EngineCore, draft: StepDraft) -> None:
         if not core.running:
             return
-        if core._learners or not self._all_fit(core, draft):
+        if core.learners or not self._all_fit(core, draft):
             self._walk(core, draft)
 
     def _all_fit(self, core: EngineCore, draft: StepDraft) -> bool:
@@ -119,7 +103,7 @@ class Advance:
         chunks = []
         for request in core.prefilling:
             want = request.remaining_prompt_tokens
-            tokens = meter.grant(want, request.computed, decode=False, admitting=False) if meter.open() else 0
+            tokens = meter.grant(want, request.computed, decode=False, admitting=False) if meter.has_left() else 0
             if in_between and tokens != want:
                 return None
             if tokens:
@@ -133,7 +117,7 @@ class Advance:
         for request in self._in_order(core):
             if request not in core.running:
                 continue  # gave way in this pass
-            if not draft.meter.open():
+            if not draft.meter.has_left():
                 break
             decode, context = request.decoding, request.computed_tokens
             want = 1 if decode else request.remaining_prompt_tokens
@@ -171,10 +155,8 @@ class Advance:
         return True
 
     def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
+        """As long as the budget has room for all decodes; the core sees to their blocks."""
         return core.spec.budget.steady_steps(core, plan)
-
-    def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
-        return IRRELEVANT
 
 
 def arranged(passes: Sequence[Pass], serve: str) -> tuple[Pass, ...]:
@@ -212,125 +194,3 @@ def forwards(passes: Sequence[Pass]) -> list[Forward]:
     if applies or not cut:
         raise ValueError("an engine's passes must end with a Run")
     return cut
-
-
-class Candidate:
-    """A waiting request under test, with what the tests before have found out."""
-
-    __slots__ = ("draft", "hit", "request", "tokens")
-
-    def __init__(self, request: Request, draft: StepDraft) -> None:
-        self.request = request
-        self.draft = draft
-        self.hit: Hit = NO_HIT
-        self.tokens = 0
-        """Granted for the first chunk."""
-
-
-Test = Callable[["EngineCore", Candidate], Decision]
-"""One condition for getting in. Their order is the engine's: what is found out by one is there for the next."""
-
-
-def budget_is_open(core: EngineCore, candidate: Candidate) -> Decision:
-    return ADMIT if candidate.draft.meter.open() else NO_WORK
-
-
-def slot_is_free(core: EngineCore, candidate: Candidate) -> Decision:
-    return ADMIT if len(core.running) < core.spec.max_running else NO_SLOT
-
-
-def match_prefix(core: EngineCore, candidate: Candidate) -> Decision:
-    candidate.hit = core.store.match(candidate.request)
-    return ADMIT
-
-
-def grant_chunk(core: EngineCore, candidate: Candidate) -> Decision:
-    """Only what must be computed is asked for: cached tokens cost no budget (case B10)."""
-    context = candidate.hit.blocks * core.block_tokens
-    want = candidate.request.known_tokens - context
-    tokens = candidate.draft.meter.grant(want, context, decode=False, admitting=True)
-    if not tokens:
-        return NO_CHUNK
-    candidate.tokens = tokens
-    return ADMIT
-
-
-def blocks_are_there(core: EngineCore, candidate: Candidate) -> Decision:
-    computed = candidate.hit.blocks * core.block_tokens + candidate.tokens
-    decision = candidate.draft.account.decide(core, candidate.request, candidate.hit, core.blocks(computed))
-    if decision.blocker is Blocker.BLOCKS:
-        candidate.draft.refused.append(candidate.request)
-    return decision
-
-
-class Admit:
-    """Let waiting requests in while they pass every test.
-
-    `skip_misfits`: go on behind one that does not fit instead of stopping (head-of-line blocking), looking at no more
-    than `max_scan`. `whole_prompt`: take blocks for all known tokens at once, not only for the first chunk.
-    `only_when_empty`: not while anything runs. Nobody is let in by a step that has preempted.
-    """
-
-    def __init__(
-        self,
-        *tests: Test,
-        skip_misfits: bool = False,
-        max_scan: int = 1000,
-        whole_prompt: bool = False,
-        only_when_empty: bool = False,
-    ) -> None:
-        self.tests = tests
-        self.skip_misfits = skip_misfits
-        self.max_scan = max_scan
-        self.whole_prompt = whole_prompt
-        self.only_when_empty = only_when_empty
-
-    def apply(self, core: EngineCore, draft: StepDraft) -> None:
-        if not core.waiting:
-            return
-        if draft.preempted:
-            draft.deferred = HAS_PREEMPTED
-        elif self.only_when_empty and core.running:
-            draft.deferred = BATCH_RUNS
-        elif self.skip_misfits:
-            for _, request in zip(range(self.max_scan), list(core.waiting), strict=False):
-                self._consider(core, draft, request)
-        else:
-            while core.waiting and self._consider(core, draft, core.waiting.first()):
-                pass
-
-    def _consider(self, core: EngineCore, draft: StepDraft, request: Request) -> bool:
-        """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
-        candidate = Candidate(request, draft)
-        for test in self.tests:
-            decision = test(core, candidate)
-            if decision is ADMIT:
-                continue
-            if decision.verdict is Verdict.REJECT:
-                core.reject(draft, request, decision)
-                return True
-            if decision.verdict is Verdict.DEFER:
-                draft.deferred = draft.deferred or decision
-                return False
-        hit, tokens = candidate.hit, candidate.tokens
-        context = hit.blocks * core.block_tokens
-        draft.meter.spend(tokens, context, decode=False)
-        upto = request.known_tokens if self.whole_prompt else context + tokens
-        core.admit(draft, request, hit, tokens, core.blocks(upto))
-        return True
-
-    def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
-        """A blocked head stays blocked: slots and budget stand still, free blocks only fall."""
-        if not core.waiting:
-            return FOREVER
-        return core.spec.admission.steady_steps(core, plan)
-
-    def ignores(self, core: EngineCore, arrived: Request) -> Decision | None:
-        """Behind a blocked head nobody is looked at; with slots full or a guard up, not even a new head."""
-        if self.only_when_empty and core.running:
-            return BATCH_RUNS
-        if len(core.running) >= core.spec.max_running:
-            return NO_SLOT
-        if self.skip_misfits or core.waiting.first() is arrived or core.spec.budget.counts_queue:
-            return None
-        return BEHIND

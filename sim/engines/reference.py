@@ -6,16 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sim.core.passes import (
-    Admit,
-    Advance,
-    Run,
-    blocks_are_there,
-    budget_is_open,
-    grant_chunk,
-    match_prefix,
-    slot_is_free,
-)
+from sim.core.admit import BLOCKS_ARE_THERE, BUDGET_IS_OPEN, GRANT_CHUNK, MATCH_PREFIX, SLOT_IS_FREE, Admit
+from sim.core.passes import Advance, Run
 from sim.core.spec import EngineSpec
 from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
 from sim.policies.admission import Conservative, Optimistic
@@ -51,7 +43,7 @@ class Reference(EngineConfig):
             name=self.preset,
             passes=(
                 Advance(),
-                Admit(slot_is_free, budget_is_open, match_prefix, grant_chunk, blocks_are_there),
+                Admit(SLOT_IS_FREE, BUDGET_IS_OPEN, MATCH_PREFIX, GRANT_CHUNK, BLOCKS_ARE_THERE),
                 Run(),
             ),
             order=Priority() if self.order == "priority" else Fcfs(),

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from sim.core.passes import Admit, Advance, Run, blocks_are_there, grant_chunk, slot_is_free
+from sim.core.admit import BLOCKS_ARE_THERE, GRANT_CHUNK, SLOT_IS_FREE, Admit
+from sim.core.passes import Advance, Run
 from sim.core.spec import EngineSpec
 from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
 from sim.policies.admission import Conservative
@@ -34,7 +35,7 @@ class StaticBatch(EngineConfig):
             name=self.preset,
             passes=(
                 Advance(),
-                Admit(slot_is_free, grant_chunk, blocks_are_there, only_when_empty=True),
+                Admit(SLOT_IS_FREE, GRANT_CHUNK, BLOCKS_ARE_THERE, only_when_empty=True),
                 Run(),
             ),
             order=Fcfs(),

@@ -6,16 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sim.core.passes import (
-    Admit,
-    Advance,
-    AfterSelfPreemption,
-    Run,
-    blocks_are_there,
-    budget_is_open,
-    grant_chunk,
-    slot_is_free,
-)
+from sim.core.admit import BLOCKS_ARE_THERE, BUDGET_IS_OPEN, GRANT_CHUNK, SLOT_IS_FREE, Admit
+from sim.core.passes import Advance, AfterSelfPreemption, Run
 from sim.core.spec import EngineSpec, Quirk
 from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
 from sim.policies.admission import Conservative, Optimistic
@@ -48,10 +40,10 @@ class Textbook(EngineConfig):
             passes=(
                 Advance(after_self_preemption=AfterSelfPreemption.NEXT),
                 Admit(
-                    slot_is_free,
-                    budget_is_open,
-                    grant_chunk,
-                    blocks_are_there,
+                    SLOT_IS_FREE,
+                    BUDGET_IS_OPEN,
+                    GRANT_CHUNK,
+                    BLOCKS_ARE_THERE,
                     skip_misfits=True,
                     whole_prompt=True,
                 ),

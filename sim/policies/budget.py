@@ -25,7 +25,7 @@ class TokenMeter:
     def copy(self) -> TokenMeter:
         return TokenMeter(self.left, self.chunk_cap, self.chunked)
 
-    def open(self) -> bool:
+    def has_left(self) -> bool:
         return self.left > 0
 
     def spend_decodes(self, requests: int, context_tokens: int) -> bool:
@@ -117,7 +117,7 @@ class KindMeter:
     def copy(self) -> KindMeter:
         return KindMeter(self.total_left, self.decodes_left, self.prefill_left, self.chunk_cap)
 
-    def open(self) -> bool:
+    def has_left(self) -> bool:
         return self.total_left > 0 and (self.decodes_left > 0 or self.prefill_left > 0)
 
     def spend_decodes(self, requests: int, context_tokens: int) -> bool:
@@ -221,7 +221,7 @@ class WorkMeter:
     def copy(self) -> WorkMeter:
         return WorkMeter(self.work, self.left, self.chunk_cap)
 
-    def open(self) -> bool:
+    def has_left(self) -> bool:
         return self.left > 0
 
     def spend_decodes(self, requests: int, context_tokens: int) -> bool:
@@ -282,9 +282,14 @@ class TokenWork:
         return WorkMeter(self.work, self.max_work, self.chunk_cap)
 
     def steady_steps(self, engine: EngineView, plan: BatchPlan) -> int:
-        """As long as the growing contexts fit: work is linear in the summed context."""
+        """As long as the growing contexts fit: work is linear in the summed context.
+
+        While somebody waits, what is left for him shrinks with every step: each may decide differently.
+        """
         shape = plan.shape
         n, context = shape.decode_requests, shape.decode_context_tokens
         now = self.work.decode_work(n, context)
         per_step = self.work.decode_work(n, context + n) - now
-        return FOREVER if per_step <= 0 else max(1, int((self.max_work - now) / per_step))
+        if per_step <= 0:
+            return FOREVER
+        return 1 if engine.waiting else max(1, int((self.max_work - now) / per_step))

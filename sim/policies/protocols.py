@@ -69,7 +69,7 @@ class Meter(Protocol):
     def copy(self) -> Meter:
         """The same as it is now, to go back to."""
 
-    def open(self) -> bool:
+    def has_left(self) -> bool:
         """Whether anything at all may still be scheduled."""
 
     def spend_decodes(self, requests: int, context_tokens: int, /) -> bool:

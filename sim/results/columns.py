@@ -106,7 +106,7 @@ class StepColumns:
             at = self.NAMES.index(name)
         except ValueError:
             raise AttributeError(f"StepColumns has no column {name!r}") from None
-        return np.array(self._rows, dtype=np.int64).reshape(-1, len(self.NAMES))[:, at].copy()
+        return np.asarray(self._rows, dtype=np.int64).reshape(-1, len(self.NAMES))[:, at].copy()
 
 
 @dataclass(slots=True)

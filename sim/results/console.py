@@ -20,13 +20,6 @@ LABEL_WIDTH = 18
 GAP = "   "
 MOST_NOTES_EACH = 2
 
-LABELS = {
-    "queue blocked by": summary.blocked_line,
-    "KV blocks": summary.kv_line,
-    "preempted": summary.preempted_line,
-    "steps": summary.steps_line,
-}
-
 
 def print_result(run: RunResult | Measured, file: TextIO | None = None) -> None:
     """Write the summary of a run. `file` is stdout by default; characters it cannot encode are spelled out."""
@@ -57,7 +50,7 @@ def result_text(run: RunResult | Measured) -> str:
     result = measured.result
     lines = [*_header(result), *_verdict(metrics), summary.rates_line(metrics), summary.slo_line(metrics, result), ""]
     lines += [*_latency_table(metrics), ""]
-    lines += [f"{label.ljust(LABEL_WIDTH)} {of(metrics)}" for label, of in LABELS.items()]
+    lines += [f"{label.ljust(LABEL_WIDTH)} {of(metrics)}" for label, of in summary.FACTS.items()]
     lines += [f"! {line}" for line in _gathered(summary.warnings(result))]
     return "\n".join(wrapped for line in lines for wrapped in _wrap(line)) + "\n"
 
@@ -87,7 +80,7 @@ def _wrap(line: str) -> list[str]:
     """A long line in several, indented; aligned lines fit already and keep their spaces."""
     if len(line) <= WIDTH:
         return [line]
-    indent = " " * (LABEL_WIDTH + 1) if line[:LABEL_WIDTH].strip() in LABELS else "  "
+    indent = " " * (LABEL_WIDTH + 1) if line[:LABEL_WIDTH].strip() in summary.FACTS else "  "
     return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 

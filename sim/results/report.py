@@ -9,6 +9,8 @@ from pathlib import Path
 from sim.results.export import metrics_json
 from sim.results.measure import Measured
 from sim.results.metrics import compute
+from sim.results.page import page
+from sim.results.render import html, markdown
 from sim.results.run import RunResult
 from sim.results.tables import request_table, step_table, write_parquet
 
@@ -40,6 +42,9 @@ def _beside(out_dir: Path) -> Path:
 def _write_all(measured: Measured, folder: Path) -> None:
     metrics = compute(measured)
     (folder / "metrics.json").write_text(metrics_json(measured, metrics), encoding="utf-8")
+    contents = page(measured, metrics)
+    (folder / "report.html").write_text(html(contents), encoding="utf-8")
+    (folder / "report.md").write_text(markdown(contents), encoding="utf-8")
     write_parquet(request_table(measured), folder / "requests.parquet")
     write_parquet(step_table(measured), folder / "steps.parquet")
 

@@ -11,7 +11,7 @@ from costmodel.work import TokenWork
 from sim.core.plan import Blocker
 from sim.results.arrays import BoolArray, FloatArray, IntArray, same, view
 from sim.results.blocked import WAITED_FOR, blocker_steps
-from sim.results.columns import EngineLog
+from sim.results.columns import EngineLog, StepColumns
 from sim.results.run import EngineFacts
 
 
@@ -25,9 +25,13 @@ class Plans:
     until_ns: int
     """Time is counted up to here: a step that runs after everybody has left (asynchronous scheduling) is in vain."""
 
+    @cached_property
+    def _columns(self) -> dict[str, IntArray]:
+        return {name: getattr(self.log.steps, name) for name in StepColumns.NAMES}
+
     def column(self, name: str) -> IntArray:
-        """A column of `StepColumns`."""
-        return view(getattr(self.log.steps, name))
+        """A column of `StepColumns`, per plan."""
+        return self._columns[name]
 
     # -- per step
 
@@ -55,7 +59,7 @@ class Plans:
     @cached_property
     def steps(self) -> IntArray:
         """Per plan; 0 for one that had not run when the run stopped."""
-        return self.column("steps")
+        return view(self.log.steps.steps)
 
     @cached_property
     def start_ns(self) -> IntArray:

@@ -153,6 +153,20 @@ def steps_line(metrics: Metrics) -> str:
     return line + (f"   prefill starved in {starved:,} steps" if starved else "")
 
 
+def in_one_line(line: str) -> str:
+    """The console keeps parts apart by three spaces, which HTML and Markdown fold."""
+    return line.replace("<=", " ≤ ").replace("   (", " (").replace("   ", " · ")
+
+
+FACTS = {
+    "queue blocked by": blocked_line,
+    "KV blocks": kv_line,
+    "preempted": preempted_line,
+    "steps": steps_line,
+}
+"""Below the latencies: label -> line."""
+
+
 def warnings(run: RunResult) -> list[str]:
     """What a reader must know to trust the figures: rows left out, assumptions made."""
     trace = run.trace

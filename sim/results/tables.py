@@ -82,7 +82,6 @@ def step_table(run: RunResult | Measured) -> pd.DataFrame:
 
 def _plan_columns(engine: int, plans: Plans) -> dict[str, IntArray | FloatArray | int]:
     counts = (
-        "steps",
         "decode_requests",
         "decode_context_tokens",
         "prefill_requests",
@@ -99,6 +98,7 @@ def _plan_columns(engine: int, plans: Plans) -> dict[str, IntArray | FloatArray 
         "scheduled_s": plans.column("scheduled_ns") / NS_PER_S,
         "start_s": plans.start_ns / NS_PER_S,
         "end_s": plans.end_ns / NS_PER_S,
+        "steps": plans.steps,
     }
     work = {"decode_work": plans.decode_work, "prefill_work": plans.prefill_work}
     return times | {name: plans.column(name) for name in counts} | work

@@ -19,14 +19,27 @@ class Curve:
     time_ns: IntArray
     value: FloatArray
 
-    def within(self, edges_ns: IntArray) -> tuple[FloatArray, IntArray]:
-        """Values at all points inside the edges, those at the edges added; and where each bin begins in them."""
-        inside = (self.time_ns > edges_ns[0]) & (self.time_ns < edges_ns[-1])
-        left = np.interp(edges_ns, self.time_ns, self.value) if len(self.time_ns) else np.zeros(len(edges_ns))
-        time_ns = np.concatenate([edges_ns, self.time_ns[inside]])
-        order = np.argsort(time_ns, kind="stable")
-        value = np.concatenate([left, self.value[inside]])[order]
-        return np.stack([time_ns[order].astype(np.float64), value]), np.flatnonzero(order < len(edges_ns))
+    def sides(self, at_ns: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Values just before and just after some instants; constant outside of the curve, 0 without any points."""
+        if not len(self.time_ns):
+            return np.zeros(len(at_ns)), np.zeros(len(at_ns))
+        before, after = (np.interp(at_ns, self.time_ns, self.value) for _ in range(2))
+        first = np.searchsorted(self.time_ns, at_ns, side="left")
+        last = np.searchsorted(self.time_ns, at_ns, side="right") - 1
+        met = first <= last  # there is a point at this very instant
+        before[met], after[met] = self.value[first[met]], self.value[last[met]]
+        return before, after
+
+    def area_until(self, at_ns: IntArray) -> FloatArray:
+        """Integral from the first point on. Unit: value x ns"""
+        if not len(self.time_ns):
+            return np.zeros(len(at_ns))
+        pieces = np.diff(self.time_ns) * (self.value[1:] + self.value[:-1]) / 2
+        upto = np.concatenate([[0.0], np.cumsum(pieces)])
+        point = np.maximum(np.searchsorted(self.time_ns, at_ns, side="right") - 1, 0)
+        before, _ = self.sides(at_ns)
+        area: FloatArray = upto[point] + (at_ns - self.time_ns[point]) * (self.value[point] + before) / 2
+        return area
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +52,15 @@ class Band:
 
 
 def band(curve: Curve, edges_ns: IntArray) -> Band:
-    """Mean over time, lowest and highest value in each bin."""
-    (time_ns, value), begins = curve.within(edges_ns)
-    area = np.append(np.diff(time_ns) * (value[1:] + value[:-1]) / 2, 0.0)
-    bins = begins[:-1]
-    mean = np.add.reduceat(area[: begins[-1]], bins) / np.diff(edges_ns)
-    low, high = np.minimum.reduceat(value[: begins[-1]], bins), np.maximum.reduceat(value[: begins[-1]], bins)
-    closing = value[begins[1:]]
-    return Band(mean, np.minimum(low, closing), np.maximum(high, closing))
+    """Mean over time, lowest and highest value in each bin. `edges_ns` ascends strictly."""
+    before, after = curve.sides(edges_ns)
+    low, high = np.minimum(after[:-1], before[1:]), np.maximum(after[:-1], before[1:])
+    bin_of = np.searchsorted(edges_ns, curve.time_ns, side="left") - 1
+    inside = (curve.time_ns > edges_ns[0]) & (curve.time_ns < edges_ns[-1])
+    inside &= curve.time_ns != edges_ns[np.clip(bin_of + 1, 0, len(edges_ns) - 1)]
+    np.minimum.at(low, bin_of[inside], curve.value[inside])
+    np.maximum.at(high, bin_of[inside], curve.value[inside])
+    return Band(np.diff(curve.area_until(edges_ns)) / np.diff(edges_ns), low, high)
 
 
 def edges_ns(measured: Measured, num_bins: int) -> IntArray:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 
+SMALLEST_IN_FULL = 1e-6
+
 
 def number(value: float) -> str:
     """Three significant digits, whole from 100 on: 0.0312, 3.10, 21.4, 412, 19,204."""
     if math.isinf(value):
         return "inf"
-    size = abs(value)
+    size = abs(float(f"{value:.3g}"))
     if size == 0:
         return "0"
-    digits = 0 if size >= 99.95 else 2 - math.floor(math.log10(size * (1 + 1e-9)))
-    return f"{value:,.{min(digits, 9)}f}"
+    if size < SMALLEST_IN_FULL:
+        return f"{value:.2e}"
+    digits = 0 if size >= 100 else 2 - math.floor(math.log10(size))
+    return f"{value:,.{digits}f}"
 
 
 def percent(ratio: float) -> str:

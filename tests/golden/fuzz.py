@@ -266,7 +266,7 @@ class OurEngine:
         )
         self.books.live[job.id] = request
         self.core.submit(request, stop_after=job.stop_after)
-        if self.core.ignores(request) is None:
+        if self.core.why_ignored(request) is None:
             self.cut(turn)
 
     def abort_before(self, abort: Abort, turn: int) -> None:
@@ -305,7 +305,7 @@ class OurEngine:
                 (r.request.id, r.kind, r.tokens, r.context, r.hit_tokens, r.new_blocks, r.held_blocks) for r in rows
             ],
             "preempted": [request.id for request in (plan.preempted if plan is not None else [])],
-            "refused": [request.id for request in (plan.refused if plan is not None else self.core.refused)],
+            "refused": [request.id for request in (plan.refused if plan is not None else self.core.nothing_planned.refused)],
             **self.state(),
         }
 

@@ -94,9 +94,10 @@ def comma(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def log_x(axes: Axes) -> None:
+def log_x(axes: Axes, ratio: float) -> None:
+    """`ratio`: of the largest to the smallest value; few decades have room for more ticks."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 300 else (1.0,)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     comma(axes.xaxis)
 

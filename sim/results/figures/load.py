@@ -30,9 +30,12 @@ from sim.results.figures.drawing import (
 from sim.results.measure import NS_PER_S, Measured
 from sim.results.metrics import Metrics
 from sim.results.steps import Plans
-from sim.results.summary import BLOCKER_WORDS, blocked_line, value, whole
-from sim.results.timeline import Band, band, edges_ns, of_plans, rate_per_s, seconds, waiting, waiting_by_blocker
+from sim.results.summary import BLOCKER_WORDS, blocked_line, in_one_line, value, whole
+from sim.results.timeline import Band, Curve, band, edges_ns, of_plans, rate_per_s, seconds, waiting, waiting_by_blocker
 from sim.results.wording import number, percent
+
+NUM_RATE_BINS = 60
+"""Of rates, which are noise in bins with few requests."""
 
 WAIT_SHARE = 0.01
 """Less waiting than this share of all latency is not worth a figure."""
@@ -70,7 +73,8 @@ def backlog_picture(measured: Measured, metrics: Metrics) -> Picture:
     edges = edges_ns(measured, NUM_BINS)
     x, queue = seconds(edges), band(waiting(measured), edges)
     arrivals = measured.result.trace.arrival_ns[measured.arrived]
-    arriving, finishing = rate_per_s(arrivals, edges), rate_per_s(_ends(measured, lost=False), edges)
+    wide = edges_ns(measured, NUM_RATE_BINS)
+    arriving, finishing = rate_per_s(arrivals, wide), rate_per_s(_ends(measured, lost=False), wide)
     lost = rate_per_s(_ends(measured, lost=True), edges) > 0
 
     def draw(figure: Figure) -> None:
@@ -80,8 +84,8 @@ def backlog_picture(measured: Measured, metrics: Metrics) -> Picture:
             upper.plot(x[lost], np.zeros(lost.sum()), "x", color=RED, clip_on=False, label="lost")
         legend(upper)
         finish(upper, "requests", xlabel=False)
-        lower.plot(x, arriving, color=GREY, label="arrivals", drawstyle="steps-mid", linewidth=1)
-        lower.plot(x, finishing, "--", color=GREEN, label="finished", linewidth=1)
+        lower.plot(seconds(wide), arriving, color=GREY, label="arrivals", drawstyle="steps-mid", linewidth=1)
+        lower.plot(seconds(wide), finishing, "--", color=GREEN, label="finished", linewidth=1.2)
         legend(lower)
         finish(lower, "per s")
         for axes in (upper, lower):
@@ -90,10 +94,11 @@ def backlog_picture(measured: Measured, metrics: Metrics) -> Picture:
     trend = metrics.verdict.trend
     finding = (
         f"Waiting requests per arrival: {number(trend.first_half)} in the first half of the arrivals' time, "
-        f"{number(trend.second_half)} in the second; most at once {number(float(queue.high.max()))}. "
+        f"{number(trend.second_half)} in the second; most at once {int(queue.high.max()):,}. "
         "The dotted line is the last arrival."
     )
-    data = in_rows(("s", "waiting", "arrivals/s", "finished/s"), x, queue.mean, arriving, finishing)
+    queue_mean = band(waiting(measured), wide).mean
+    data = in_rows(("s", "waiting", "arrivals/s", "finished/s"), seconds(wide), queue_mean, arriving, finishing)
     return picture("backlog", "Backlog and arrivals", finding, draw, data)
 
 
@@ -125,7 +130,7 @@ def blocked_picture(measured: Measured, metrics: Metrics) -> Picture:
         finish(axes, "waiting requests, mean")
 
     data = in_rows(("s", *words), x, *queue[shown])
-    return picture(name, title, f"The head of the queue waited for: {blocked_line(metrics)}.", draw, data)
+    return picture(name, title, f"The head of the queue waited for: {in_one_line(blocked_line(metrics))}.", draw, data)
 
 
 # -- the pool
@@ -162,7 +167,7 @@ def kv_picture(measured: Measured, metrics: Metrics) -> Picture:
     return picture("kv", "KV blocks", finding, draw, data)
 
 
-def _used(plans: Plans) -> object:
+def _used(plans: Plans) -> Curve:
     first = plans.column("used_blocks").astype(np.float64)
     return of_plans(plans, first, 2 * plans.used_blocks - first)
 
@@ -183,13 +188,15 @@ def batch_picture(measured: Measured, metrics: Metrics) -> Picture:
     in_tokens = all(isinstance(limit, int) for limit in limits)
     decode = _sum([band(of_plans(plans, _decodes(plans, in_tokens)), edges) for plans in measured.plans])
     prefill = _sum([band(of_plans(plans, _prefills(plans, in_tokens)), edges) for plans in measured.plans])
+    both = [_decodes(plans, in_tokens) + _prefills(plans, in_tokens) for plans in measured.plans]
+    total = _sum([band(of_plans(plans, values), edges) for plans, values in zip(measured.plans, both, strict=True)])
     unit = "tokens" if in_tokens else "token-work"
     limit = None if None in limits else sum(each for each in limits if each is not None)
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         axes.stackplot(x, decode.mean, prefill.mean, labels=["decode", "prefill"], colors=[BLUE, ORANGE], linewidth=0)
-        axes.plot(x, decode.high + prefill.high, color=GREY, linewidth=0.8, label="at most")
+        axes.plot(x, total.high, color=GREY, linewidth=0.8, label="at most")
         if limit is not None:
             axes.axhline(limit, color=BLACK, linewidth=1, label="limit")
         legend(axes, 4)

@@ -47,7 +47,7 @@ def lost_picture(metrics: Metrics) -> Picture:
         axes.grid(axis="y", visible=False)
         axes.set_xlim(right=1.18 * shown[0][1])
         for place, (_, times) in zip(places, shown, strict=True):
-            axes.text(times, place, f" {times:,}", va="center")
+            axes.annotate(f"{times:,}", (times, place), (4, 0), textcoords="offset points", va="center")
         axes.set_xlabel("requests, or preemptions")
         comma(axes.xaxis)
 
@@ -83,10 +83,10 @@ def client_picture(rows: list[ClientRow], measured: Measured) -> Picture:
         axes.set_yticks(places, [clipped(row.client, 20) for row in shown])
         axes.tick_params(axis="y", labelsize=min(9, 150 / len(shown)))
         plain(axes.get_yticklabels())
-        axes.invert_yaxis()
+        axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlabel("TTFT (ms)")
         if p99[0] > LOG_FROM_RATIO * min(p50) > 0:
-            log_x(axes)
+            log_x(axes, p99[0] / min(p50))
         else:
             axes.set_xlim(left=0)
             comma(axes.xaxis)

@@ -10,12 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.results.arrays import FloatArray
+from sim.results.arrays import FloatArray, IntArray
 from sim.results.figures.drawing import (
     BLUE,
     GREY,
     LOG_FROM_RATIO,
     ORANGE,
+    RED,
     Data,
     Picture,
     comma,
@@ -26,7 +27,7 @@ from sim.results.figures.drawing import (
     target_line,
 )
 from sim.results.measure import NS_PER_S, Measured
-from sim.results.metrics import Metrics
+from sim.results.metrics import STATISTICS, Metrics
 from sim.results.percentiles import BEYOND_FOR_A_PERCENTILE
 from sim.results.steps import Plans
 from sim.results.summary import value
@@ -66,7 +67,7 @@ def draw_tail(axes: Axes, lines: Sequence[Line]) -> None:
             axes.plot(line.values[-1], height[seen].max(), "x", color=line.colour, markersize=7)
     ticks = [share for share in TICKS if -math.log10(1 - share) <= top]
     axes.set_yticks([-math.log10(1 - share) for share in ticks], ["0", *(f"P{100 * share:g}" for share in ticks[1:])])
-    axes.set_ylim(0, top)
+    axes.set_ylim(0, 1.04 * top)
 
 
 def _draw_dots(axes: Axes, lines: Sequence[Line]) -> None:
@@ -77,16 +78,24 @@ def _draw_dots(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_ylabel("% of requests")
 
 
-def scale_x(axes: Axes, lines: Sequence[Line], quantity: str, unit: str) -> None:
-    """Logarithmic where the tail is long; else from zero."""
+def scale_x(axes: Axes, lines: Sequence[Line], quantity: str, target: float | None, label: str) -> None:
+    """Logarithmic where the tail is long; else from zero. A target far beyond all values is only named."""
     longest = max(float(line.values[-1]) for line in lines)
     middle = float(np.median(lines[0].values))
-    if longest > LOG_FROM_RATIO * middle > 0:
-        log_x(axes)
+    logarithmic = longest > LOG_FROM_RATIO * middle > 0
+    if logarithmic:
+        log_x(axes, longest / max(float(lines[0].values[0]), 1e-9))
     else:
         axes.set_xlim(left=0)
         comma(axes.xaxis)
-    axes.set_xlabel(f"{quantity} ({unit})")
+    if target is None:
+        axes.set_xlabel(quantity)
+    elif target <= longest * (LOG_FROM_RATIO if logarithmic else 2):
+        axes.set_xlabel(quantity)
+        axes.set_xlim(right=max(axes.get_xlim()[1], 1.1 * target))
+        target_line(axes, target, label)
+    else:
+        axes.set_xlabel(f"{quantity}; {label} is far to the right")
 
 
 # -- latencies of requests
@@ -96,13 +105,19 @@ LATENCIES = (("ttft", "TTFT", "ttft_s"), ("tpot", "TPOT", "tpot_s"), ("e2e", "E2
 
 def latency_pictures(measured: Measured, metrics: Metrics) -> list[Picture]:
     """Do we meet the SLO, and for how many of the requests that were offered?"""
-    times = {"ttft_s": measured.ttft_ns, "tpot_s": measured.tpot_ns, "e2e_s": measured.e2e_ns}
+    times: dict[str, FloatArray | IntArray] = {
+        "ttft_s": measured.ttft_ns,
+        "tpot_s": measured.tpot_ns,
+        "e2e_s": measured.e2e_ns,
+    }
     return [_latency(measured, metrics, name, title, metric, times[metric]) for name, title, metric in LATENCIES]
 
 
-def _latency(measured: Measured, metrics: Metrics, name: str, title: str, metric: str, time_ns: FloatArray) -> Picture:
+def _latency(
+    measured: Measured, metrics: Metrics, name: str, title: str, metric: str, time_ns: FloatArray | IntArray
+) -> Picture:
     mean = metrics[f"mean_{metric}"]
-    values_s = np.sort(time_ns[measured.served & ~np.isnan(time_ns)]) / NS_PER_S
+    values_s: FloatArray = np.sort(time_ns[measured.served & ~np.isnan(time_ns)] / NS_PER_S)
     if not len(values_s):
         return left_out(name, title, f"{title}: {value(mean)}")
     one_token = int(measured.served.sum()) - len(values_s)
@@ -114,15 +129,16 @@ def _latency(measured: Measured, metrics: Metrics, name: str, title: str, metric
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         draw_tail(axes, [line])
-        scale_x(axes, [line], title, unit)
-        if target_s is not None:
-            target_line(axes, target_s * per_s, f"SLO {number(target_s * per_s)} {unit}")
+        target = None if target_s is None else target_s * per_s
+        scale_x(axes, [line], f"{title} ({unit})", target, f"SLO {target or 0:,.4g} {unit}")
 
-    return picture(f"cdf-{name}", f"{title}, share of offered", _latency_finding(metrics, title, metric, line, measured),
-                   draw, _latency_data(metrics, metric))  # fmt: skip
+    finding = _latency_finding(metrics, title, metric, line)
+    return picture(
+        f"cdf-{name}", f"{title}, share of offered", finding, draw, _spread_data(metrics, {f"{title} (s)": metric})
+    )
 
 
-def _latency_finding(metrics: Metrics, title: str, metric: str, line: Line, measured: Measured) -> str:
+def _latency_finding(metrics: Metrics, title: str, metric: str, line: Line) -> str:
     if metrics.verdict.trend.unstable:
         text = f"UNSTABLE: {title} depends on how long the trace is"
     else:
@@ -137,10 +153,10 @@ def _latency_finding(metrics: Metrics, title: str, metric: str, line: Line, meas
     return text + "."
 
 
-def _latency_data(metrics: Metrics, metric: str) -> Data:
-    rows = metrics.spread(metric)
-    head = ("finished", *(row.name.removesuffix(f"_{metric}") for row in rows), "n")
-    return Data(head, (("s", *(value(row) for row in rows), f"{rows[0].n:,}"),))
+def _spread_data(metrics: Metrics, named: dict[str, str]) -> Data:
+    rows = tuple((label, *(value(row) for row in metrics.spread(metric)), f"{metrics.spread(metric)[0].n:,}")
+                 for label, metric in named.items())  # fmt: skip
+    return Data(("", *STATISTICS, "n"), rows)
 
 
 # -- durations of steps
@@ -165,19 +181,18 @@ def step_picture(measured: Measured, metrics: Metrics) -> Picture:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         draw_tail(axes, lines)
-        scale_x(axes, lines, title, "ms")
-        if target_s is None:
-            legend(axes)
-            return
-        axes.legend(loc="lower right")
-        target_line(axes, 1000 * target_s, f"TPOT SLO {number(1000 * target_s)} ms")
+        scale_x(axes, lines, f"{title} (ms)", None, "")
+        if target_s is not None and 1000 * target_s <= axes.get_xlim()[1] * 2:
+            axes.axvline(1000 * target_s, color=RED, linestyle=":", label=f"TPOT SLO {1000 * target_s:,.4g} ms")
+        legend(axes)
 
     finding = "; ".join(
         f"{line.label}: {line.n:,} steps, P50 {number(float(np.median(line.values)))} ms, "
         f"longest {number(float(line.values[-1]))} ms"
         for line in lines
     )
-    return picture(name, title, finding + ".", draw, Data((), ()))
+    data = _spread_data(metrics, {"decodes only (s)": "decode_step_s", "with prefill (s)": "prefill_step_s"})
+    return picture(name, title, finding + ".", draw, data)
 
 
 def _step_ms(plans: Sequence[Plans], prefill: bool) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -257,6 +258,17 @@ def test_a_stopped_run_is_partial_and_its_running_requests_are_not_in_latencies(
     assert offered is not None
     assert 0 < offered < 120
     assert metrics.value("duration_s") == pytest.approx(2, abs=0.1)
+
+
+def test_an_engine_that_could_not_go_on_is_said_first(run_by_hand: ByHand) -> None:
+    run = run_by_hand([answer(0.1, 0.01, 3)])
+    judged = compute(replace_outcome(run, stalled="nothing can run")).verdict
+    assert (judged.state, judged.partial) == (RunState.STALLED, True)
+    assert judged.lines[0] == "STALLED: nothing can run"
+
+
+def replace_outcome(run: RunResult, **changes: Any) -> RunResult:
+    return dataclasses.replace(run, outcome=dataclasses.replace(run.outcome, **changes))
 
 
 def test_a_run_of_nothing_has_metrics(run_by_hand: ByHand) -> None:
