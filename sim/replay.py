@@ -80,6 +80,7 @@ def replay(
         slo=Slo(**scenario.slo.model_dump()),
         outcome=outcome,
         notes=tuple(_notes(scenario, trace)),
+        token_work=(build_token_work(scenario.cost),),
     )
 
 
@@ -99,14 +100,23 @@ def workload(scenario: Scenario, spec: EngineSpec, chain: PrefixChain) -> Trace:
 def _requests(scenario: Scenario, chain: PrefixChain) -> Trace:
     source = scenario.workload
     if isinstance(source, TraceFile):
-        return read_trace(
-            source.path, format=source.format, columns=source.columns, on_bad_row=source.on_bad_row, sort=source.sort
-        )
+        return _trace_file(source)
     if isinstance(source, Bundled):
         return bundled_trace(source.name)
     if isinstance(source, Synthetic):
         return generate(source, scenario.seed)
     return _inline(source, chain)
+
+
+def _trace_file(source: TraceFile) -> Trace:
+    trace = read_trace(
+        source.path, format=source.format, columns=source.columns, on_bad_row=source.on_bad_row, sort=source.sort
+    )
+    if source.sha256 is not None and source.sha256 != trace.sha256:
+        raise ScenarioError(
+            f"workload: {trace.name} has sha256 {trace.sha256}, the scenario was made for {source.sha256}"
+        )
+    return trace
 
 
 def _inline(source: Inline, chain: PrefixChain) -> Trace:
@@ -266,6 +276,8 @@ def describe(scenario: Scenario, trace: Trace) -> dict[str, Any]:
     if isinstance(scenario.workload, TraceFile):
         description["workload"]["path"] = Path(scenario.workload.path).name
         description["workload"]["sha256"] = trace.sha256
+    if isinstance(scenario.cost, ProfileConfig):
+        description["cost"]["name"] = Path(scenario.cost.name).name
     return description
 
 

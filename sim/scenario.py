@@ -45,6 +45,8 @@ class TraceFile(Config):
     """Which columns of a generic CSV or JSONL mean what, and in which unit."""
     on_bad_row: Literal["error", "skip"] = "error"
     sort: bool = False
+    sha256: str | None = None
+    """Of the file's bytes; a file with others is refused. Results fill it in."""
 
 
 class Bundled(Config):

@@ -44,6 +44,9 @@ class Registry:
             if key not in accepted:
                 known = ", ".join(accepted) or "none"
                 raise UnknownName(f"{self.what} {name!r} has no parameter {key!r}: it has {known}")
+        for key, parameter in accepted.items():
+            if parameter.default is parameter.empty and key not in parameters:
+                raise UnknownName(f"{self.what} {name!r} needs {key}")
         return maker(**parameters)
 
     def maker(self, name: str) -> Callable[..., Any]:

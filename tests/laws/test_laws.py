@@ -143,7 +143,7 @@ def test_departures_are_on_time(engine: str):
 
 @each_engine
 def test_law_07_never_idle_with_somebody_there(engine: str):
-    """Between two steps with a pause in between, and after the last, nobody was alive."""
+    """Where one step is over and the next has not begun, nobody was alive."""
     for one in runs(engine):
         steps = one.log.steps
         before, gaps, at = 0, [], 0
