@@ -231,8 +231,7 @@ class Server:
             self.log.ran(flight.plan, flight.ends_ns[:committed], flight.deferred, committed - flight.deferred_from)
         core = self.core
         for request in [*core.running, *core.waiting]:
-            undelivered = core.undelivered_tokens(request)
-            self.log.unfinished(request, delivered_step=core.committed_step, undelivered_tokens=undelivered)
+            self.log.unfinished(request, core)
 
     def stall(self) -> str | None:
         """Why an engine with requests left has nothing to run; None if nobody is left."""

@@ -1,14 +1,13 @@
 """The requests that only decode, kept so that a step of all of them costs the same as a step of one.
 
 Each step moves every member on by one token. So a member stores its position relative to the step counter, block needs
-come from a histogram of positions modulo the block size, the summed context from one sum, and the next ending from a
-heap. Nothing here is touched per request and step.
+come from a histogram of positions modulo the block size, and the summed context from one sum. Nothing here is touched
+per request and step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable
 
 from sim.core.request import Request
 
@@ -27,7 +26,7 @@ class DecodeCohort:
     `computed_tokens = base + step` and hold `ceil(computed_tokens / block_tokens)` blocks.
     """
 
-    __slots__ = ("_base_sum", "_ends", "_heap", "_phases", "block_tokens", "on_run", "size", "step")
+    __slots__ = ("_base_sum", "_phases", "block_tokens", "on_run", "size", "step")
 
     def __init__(self, block_tokens: int, on_run: Callable[[Request, int, int], None] = no_run) -> None:
         self.block_tokens = block_tokens
@@ -35,56 +34,47 @@ class DecodeCohort:
         self.size = 0
         self.on_run = on_run
         """Called with (request, start, stop) when a member's unbroken run of cohort steps is over."""
-        self._ends: dict[Request, int] = {}
-        """Each member's last step: it is over when `step` gets there. The truth, so it is not in the request."""
-        self._heap: list[tuple[int, int, Request]] = []
-        """(last step, seq, request); an entry that disagrees with `_ends` is stale and skipped."""
         self._phases = [0] * block_tokens
         """Members by base modulo block_tokens: those at -step mod block_tokens need a block in the next step."""
         self._base_sum = 0
 
     # -- members
 
-    def join(self, request: Request, steps: int) -> None:
-        """Take in a request whose known tokens all have KV but the newest; it is over after `steps` more steps."""
+    def join(self, request: Request) -> None:
+        """Take in a request whose known tokens all have KV but the newest."""
         request.cohort = self
-        request.base = base = request.computed - self.step
+        request.base = request.computed - self.step
         request.join_step = self.step
-        self._ends[request] = last = self.step + steps
-        heappush(self._heap, (last, request.seq, request))
-        self._phases[base % self.block_tokens] += 1
-        self._base_sum += base
-        self.size += 1
+        self._remember(request)
 
-    def leave(self, request: Request, *, delivered_step: int) -> None:
-        """Let a member go: its progress is stored in it again. Tokens after `delivered_step` never came out."""
-        stop = max(request.join_step, min(self.step, delivered_step, self._ends.pop(request)))
+    def leave(self, request: Request, *, last_step: int) -> None:
+        """Let a member go: its progress is stored in it again. Tokens after `last_step` never come out."""
+        stop = max(request.join_step, min(self.step, last_step))
         request.computed = request.base + self.step
         request.outputs += stop - request.join_step
         self._forget(request)
         request.cohort = None
         self.on_run(request, request.join_step, stop)
 
-    def stall(self, request: Request) -> None:
+    def miss(self, request: Request) -> None:
         """The last step went by without this member (its work budget was gone): it is one step behind now."""
-        self.on_run(request, request.join_step, self.step - 1)
-        request.outputs += self.step - 1 - request.join_step
-        request.join_step = self.step
+        stop = self.step - 1
         self._forget(request)
+        self.on_run(request, request.join_step, stop)
+        request.outputs += stop - request.join_step
+        request.join_step = self.step
         request.base -= 1
+        self._remember(request)
+
+    def _remember(self, request: Request) -> None:
         self._phases[request.base % self.block_tokens] += 1
         self._base_sum += request.base
         self.size += 1
-        self._ends[request] = last = self._ends[request] + 1
-        heappush(self._heap, (last, request.seq, request))
 
     def _forget(self, request: Request) -> None:
         self._phases[request.base % self.block_tokens] -= 1
         self._base_sum -= request.base
         self.size -= 1
-
-    def last_step(self, request: Request) -> int:
-        return self._ends[request]
 
     # -- sums over members
 
@@ -116,32 +106,9 @@ class DecodeCohort:
             steps += 1
         return limit
 
-    # -- endings
-
-    def next_end(self) -> int:
-        """The step count at which the next member is over; FOREVER without members."""
-        heap = self._heap
-        while heap:
-            last, seq, request = heap[0]
-            if request.seq == seq and self._ends.get(request) == last:
-                return last
-            heappop(heap)
-        return FOREVER
-
-    def pop_due(self, step: int) -> list[Request]:
-        """Members that are over by `step`, in list order. They stay members; they are just not due again."""
-        if not self._heap or self._heap[0][0] > step:
-            return []
-        due = []
-        while self.next_end() <= step:
-            due.append(heappop(self._heap)[2])
-        due.sort(key=lambda request: request.seq)
-        return due
-
-    def check_invariants(self) -> None:
+    def check_invariants(self, members: Iterable[Request]) -> None:
         """Recompute every sum from the members; raises AssertionError on our own bugs."""
-        assert self.size == len(self._ends) == sum(self._phases)
-        assert self._base_sum == sum(request.base for request in self._ends)
-        for request, last in self._ends.items():
-            assert request.cohort is self
-            assert last >= request.join_step
+        members = list(members)
+        assert all(request.cohort is self for request in members)
+        assert self.size == len(members) == sum(self._phases)
+        assert self._base_sum == sum(request.base for request in members)

@@ -13,12 +13,13 @@ is made before the last one is committed.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 from costmodel.shape import StepShape
 from sim.core.admit import Admit
 from sim.core.cohort import FOREVER, DecodeCohort
+from sim.core.endings import Endings
+from sim.core.in_flight import InFlight
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
 from sim.core.passes import arranged, forwards
@@ -29,6 +30,22 @@ from sim.kv.store import Hit
 
 NO_PROGRESS_PREEMPTIONS = 10_000
 """So many preemptions without a token gained in between are not scheduling any more (law 9)."""
+
+
+def fit_model_length(spec: EngineSpec, request: Request) -> Decision:
+    """Prompt and max_tokens against the model's longest sequence (case C4); may lower max_tokens."""
+    limit, prompt, asked = spec.max_model_len, request.prompt_tokens, request.max_tokens
+    if prompt > limit:
+        return reject("prompt > max_model_len", f"prompt of {prompt} tokens > max_model_len {limit}")
+    if prompt == limit:
+        detail = f"prompt of {prompt} tokens leaves no room for output: max_model_len {limit}"
+        return reject("prompt = max_model_len", detail)
+    if prompt + asked > limit:
+        if spec.longer_than_model == "reject":
+            detail = f"prompt {prompt} + max_tokens {asked} = {prompt + asked} > max_model_len {limit}"
+            return reject("prompt + max_tokens > max_model_len", detail)
+        request.max_tokens = limit - prompt
+    return ADMIT
 
 
 class NoProgress(Exception):
@@ -53,19 +70,12 @@ class EngineCore:
         self.cohort = DecodeCohort(self.block_tokens, self._decoded)
         self.reserved_blocks = 0
         self.peak_used_blocks = 0
-        self.outstanding: deque[BatchPlan] = deque()
         self.nothing_planned = StepDraft(spec.budget.open(self), spec.admission.open(self))
         """What the passes said when `plan_step` last returned None."""
-        self._stop_after: dict[Request, int] = {}
-        """The truth, kept from policies: after how many output tokens the executor will stop a request."""
+        self._endings = Endings()
         self.learners: dict[Request, None] = {}
         """Decoding requests whose output others may hit: their blocks must be registered as they fill."""
-        self._ending: dict[Request, int] = {}
-        """Over as soon as the step in flight is committed (depth 2), with the full blocks known so far."""
-        self._late: dict[Request, tuple[int, int]] = {}
-        """Cohort steps in flight (depth 2) whose token is owed to a request that has left or missed a step since."""
-        self._missed: dict[Request, tuple[int, int, int]] = {}
-        """Depth 2, decodes that have missed a step: cohort step after and before it, `_unknown_tokens` before it."""
+        self._in_flight = InFlight(spec.depth, self.cohort, self._endings)
         self._prefill_tokens_out = 0 if Quirk.PREFILL_EMITS_NOTHING in spec.quirks else 1
         self._latest_seq = 0
         self._decode_seq = 0
@@ -75,7 +85,6 @@ class EngineCore:
         self._turn = forwards(self.passes)
         self._forward = 0
         """Which of the turn's forwards comes next."""
-        self._committed_step = 0
         self._preemptions_since_token = 0
 
     # -- what policies may ask
@@ -97,11 +106,11 @@ class EngineCore:
     @property
     def committed_step(self) -> int:
         """Cohort steps whose tokens have been delivered."""
-        return self._committed_step
+        return self._in_flight.committed_step
 
     @property
     def idle(self) -> bool:
-        return not (self.running or len(self.waiting) or self.outstanding)
+        return not (self.running or self.waiting or self._in_flight.plans)
 
     @property
     def decodes_come_first(self) -> bool:
@@ -116,33 +125,22 @@ class EngineCore:
         `stop_after` is the executor's promise that the answer has exactly so many tokens (>= 1) unless max_tokens ends
         it before. It stays out of the policies' sight.
         """
-        self._arrivals += 1
-        request.arrival_number = self._arrivals
-        if request.content is not None:
-            request.content.owner = self._arrivals
-        decision = self._model_length(request)
+        self._enrol(request)
+        decision = fit_model_length(self.spec, request)
         if decision is ADMIT:
             decision = self.spec.admission.feasible(self, request)
         if decision.verdict is Verdict.REJECT:
             self._finalise(request, Event.REJECT, decision.reason, decision.detail)
             return decision
-        self._stop_after[request] = min(stop_after, request.max_tokens)
+        self._endings.promise(request, stop_after)
         self.waiting.push(request)
         return decision
 
-    def _model_length(self, request: Request) -> Decision:
-        limit, prompt, asked = self.spec.max_model_len, request.prompt_tokens, request.max_tokens
-        if prompt > limit:
-            return reject("prompt > max_model_len", f"prompt of {prompt} tokens > max_model_len {limit}")
-        if prompt == limit:
-            detail = f"prompt of {prompt} tokens leaves no room for output: max_model_len {limit}"
-            return reject("prompt = max_model_len", detail)
-        if prompt + asked > limit:
-            if self.spec.longer_than_model == "reject":
-                detail = f"prompt {prompt} + max_tokens {asked} = {prompt + asked} > max_model_len {limit}"
-                return reject("prompt + max_tokens > max_model_len", detail)
-            request.max_tokens = limit - prompt
-        return ADMIT
+    def _enrol(self, request: Request) -> None:
+        self._arrivals += 1
+        request.arrival_number = self._arrivals
+        if request.content is not None:
+            request.content.owner = self._arrivals
 
     def cancel(self, request: Request, event: Event = Event.CANCEL, reason: str = "") -> None:
         """Take a live request out, blocks and all, at once; tokens in flight are never delivered.
@@ -153,30 +151,28 @@ class EngineCore:
             self.waiting.remove(request)
         else:
             self._leave_running(request, returns=False)
-        self._ending.pop(request, None)
         self._finalise(request, event, reason)
 
-    def undelivered_tokens(self, request: Request) -> int:
-        """Of `request.outputs`, how many the forwards in flight have not delivered yet."""
-        start, stop = self._late.get(request, (0, 0))
-        return (
-            stop
-            - start
-            + sum(item.emits and item.request is request for plan in self.outstanding for item in plan.items)
-        )
+    def delivered_run(self, request: Request) -> tuple[int, int]:
+        """The cohort steps start .. stop - 1, unbroken up to now, that have brought a decoding request its tokens."""
+        if not request.decoding:
+            return 0, 0
+        return request.join_step, max(request.join_step, self._in_flight.committed_step)
+
+    def delivered_tokens(self, request: Request) -> int:
+        """Output tokens that have come out; those of forwards in flight have not."""
+        start, stop = self.delivered_run(request)
+        return request.outputs + stop - start - self._in_flight.undelivered_tokens(request)
 
     def place(self, request: Request, *, computed_tokens: int, output_tokens: int, stop_after: int) -> None:
         """Put a request into the running list as it is mid-way (an initial state); its blocks are taken.
 
         With all known tokens computed but the newest it decodes, else it is in its prefill.
         """
-        self._arrivals += 1
-        request.arrival_number = self._arrivals
-        if request.content is not None:
-            request.content.owner = self._arrivals
-        self._stop_after[request] = min(stop_after, request.max_tokens)
-        hit = self.store.match(request)
+        self._enrol(request)
+        self._endings.promise(request, stop_after)
         held = self.blocks(computed_tokens)
+        hit = self.store.match(request, most_blocks=computed_tokens // self.block_tokens)
         if held - hit.blocks + hit.free_blocks > self.store.free_blocks:
             raise ValueError(
                 f"initial state: request {request.id} needs {held} blocks, {self.store.free_blocks} are free"
@@ -185,7 +181,10 @@ class EngineCore:
         self._enter_running(request, computed_tokens)
         self.store.admit(request, hit, held - hit.blocks, computed_tokens // self.block_tokens)
         request.held_blocks = held
-        if request.computed == request.known_tokens - self._prefill_tokens_out:
+        lacking = request.known_tokens - computed_tokens
+        if lacking < self._prefill_tokens_out:
+            raise ValueError(f"initial state: request {request.id} has {computed_tokens} computed tokens, all it knows")
+        if lacking == self._prefill_tokens_out:
             self._start_decoding(request)
         self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
 
@@ -215,8 +214,15 @@ class EngineCore:
         """
         if self.spec.depth > 1:
             self._set_aside_ended()
+        plan = self._plan_from(self._forward)
+        if plan is None and self._forward:  # the rest of a turn had nothing to run; a new turn may have
+            plan = self._plan_from(0)
+        return plan
+
+    def _plan_from(self, forward: int) -> BatchPlan | None:
+        """The first forward of the turn, from this one on, that has something to run."""
         draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
-        for number, (passes, run) in enumerate(self._turn[self._forward :], start=self._forward + 1):
+        for number, (passes, run) in enumerate(self._turn[forward:], start=forward + 1):
             for apply in passes:
                 apply(self, draft)
             if not draft.empty:
@@ -231,9 +237,9 @@ class EngineCore:
 
         If only its text does (an end token), nobody knows yet, and it is scheduled once more, in vain.
         """
-        for request in self.cohort.pop_due(self.cohort.step):
-            self._ending[request] = self._full_blocks(request, scheduled=0)
-            if self._stop_after[request] >= request.max_tokens:
+        for request in self._endings.pop_due(self.cohort.step):
+            self._in_flight.ending[request] = self._in_flight.known_tokens(request, scheduled=0)
+            if self._endings.by_length(request):
                 self._stop_decoding(request)
 
     def _seal(self, draft: StepDraft) -> BatchPlan:
@@ -241,19 +247,11 @@ class EngineCore:
         cohort = self.cohort
         decode_step, context = cohort.step, cohort.context_tokens
         decodes = cohort.size if draft.all_decodes else 0
-        stalled: Iterable[Request] = ()
-        unknown: dict[Request, int] = {}
         if draft.decodes is not None:
             decodes = len(draft.decodes)
-            stalled = [request for request in self.running if request.decoding and request not in draft.decodes]
-            context -= sum(request.computed_tokens for request in stalled)
-            if self.spec.depth > 1:
-                unknown = {request: self._unknown_tokens(request, scheduled=0) for request in stalled}
-        if decodes:
+            context -= self._advance_some(draft.decodes)
+        elif decodes:
             cohort.step += 1
-            for request in stalled:
-                cohort.stall(request)
-        self._missed.update({request: (cohort.step, decode_step, before) for request, before in unknown.items()})
         shape = StepShape(
             tuple([(item.tokens, item.context) for item in draft.items]), decodes, context if decodes else 0
         )
@@ -268,9 +266,25 @@ class EngineCore:
                 self._start_decoding(request)
         if draft.all_decodes and not draft.items:
             plan.steps = self._steady_steps(plan, draft)
-        self.outstanding.append(plan)
+        self._in_flight.plans.append(plan)
         self._note_peak()
         return plan
+
+    def _advance_some(self, decodes: set[Request]) -> int:
+        """Move the cohort on for these members; the summed context of the others, who miss the step."""
+        cohort, in_flight = self.cohort, self._in_flight
+        others = [request for request in self.running if request.decoding and request not in decodes]
+        context = sum(request.computed_tokens for request in others)
+        unknown = [in_flight.unknown_tokens(request, scheduled=0) for request in others]
+        step_before = cohort.step
+        if decodes:
+            cohort.step += 1
+            for request in others:
+                cohort.miss(request)
+                self._endings.miss(request)
+        for request, unknown_before in zip(others, unknown, strict=True):
+            in_flight.miss(request, step_before=step_before, unknown_before=unknown_before)
+        return context
 
     def _steady_steps(self, plan: BatchPlan, draft: StepDraft) -> int:
         """How many steps this pure-decode plan stays the same if nothing happens outside.
@@ -281,9 +295,9 @@ class EngineCore:
         could hit are outside.
         """
         cohort = self.cohort
-        if draft.preempted or draft.rejected or self._ending or cohort.size != len(self.running):
+        if draft.preempted or draft.rejected or self._in_flight.ending or cohort.size != len(self.running):
             return 1
-        steps = min(cohort.next_end() - plan.decode_step, self.max_stretch)
+        steps = min(self._endings.next_step() - plan.decode_step, self.max_stretch)
         if steps > 1 and self.learners:
             steps = min(steps, self._steps_to_next_full_block())
         for step_pass in self.passes:
@@ -318,8 +332,8 @@ class EngineCore:
             assert draft.decodes is not None
             draft.decodes.add(request)
             if request in self.learners:
-                full = self._full_blocks(request, scheduled=1)
-                self.store.grow(request, new_blocks, full)
+                known = self._in_flight.known_tokens(request, scheduled=1)
+                self.store.grow(request, new_blocks, known // self.block_tokens)
             else:
                 self.store.take(new_blocks)
             return
@@ -351,6 +365,9 @@ class EngineCore:
 
     def preempt(self, draft: StepDraft, victim: Request) -> None:
         """Recompute: all blocks go, outputs stay, back to the queue. What it had been granted in this step returns."""
+        if draft.all_decodes:  # now that one of them falls out, they are a set
+            draft.decodes = {request for request in self.running if request.decoding}
+            draft.all_decodes = False
         lost_tokens = victim.computed_tokens
         item = draft.item_of(victim)
         scheduled = 0
@@ -368,7 +385,7 @@ class EngineCore:
         victim.preemptions += 1
         self.observer.preempted(victim, lost_tokens)
         need, total = self.blocks(victim.known_tokens), self.store.total_blocks
-        if need > total:
+        if need > total and victim not in self._in_flight.ending:
             self._finalise(victim, Event.FAIL, "out of KV", f"needs {need} blocks to go on, the pool has {total}")
             return
         victim.state = after(victim.state, Event.PREEMPT, victim.id)
@@ -402,47 +419,59 @@ class EngineCore:
 
         `stopped`: requests that their executor has stopped without having promised it (real executors).
         """
-        assert plan is self.outstanding[0]
+        in_flight = self._in_flight
+        assert plan is in_flight.plans[0]
         self.schedule_through(plan, steps)
         plan.committed = steps
         if plan.decode_requests:
-            self._committed_step = plan.decode_step + steps
             self._preemptions_since_token = 0
-            for request in [late for late, (_, stop) in self._late.items() if stop <= self._committed_step]:
-                self.observer.decoded(request, *self._late.pop(request))
+            in_flight.deliver(plan, self.observer.decoded)
         if steps < plan.steps:
             return []
-        self.outstanding.popleft()
+        in_flight.plans.popleft()
         for item in plan.items:
-            if item.emits and item.request in self._stop_after:
+            if item.emits and item.request in self._endings:
                 self._preemptions_since_token = 0
                 self.observer.prefilled(item.request)
-        over = [*self._over(plan), *stopped]
-        missed = [request for request in self._missed if request in self.learners and request not in over]
-        for request in sorted([*over, *missed], key=lambda request: request.seq) if missed else over:
-            if request in missed:  # its newest token is known now and may fill a block; its next step comes later
-                self.store.grow(request, 0, self._full_blocks(request, scheduled=0))
-            else:
+        over = self._over(plan)
+        early = [request for request in stopped if request not in over]
+        if early or self.learners:
+            self._end_and_learn([*over, *early], early)
+        else:
+            for request in over:
                 self._finish(request)
-        return over
+        return [*over, *early]
+
+    def _end_and_learn(self, over: list[Request], early: list[Request]) -> None:
+        """End these in list order, and where it is their turn, name the blocks of decodes that missed a step.
+
+        Their newest token is known now and may fill a block; their next step, which would name it, comes later.
+        """
+        missed = [request for request in self._in_flight.missed if request in self.learners and request not in over]
+        for request in sorted([*over, *missed], key=lambda request: request.seq):
+            if request in missed:
+                known = self._in_flight.known_tokens(request, scheduled=0)
+                self.store.grow(request, 0, known // self.block_tokens)
+            else:
+                self._finish(request, early=request in early)
 
     def _over(self, plan: BatchPlan) -> list[Request]:
         """Requests whose last token this plan has delivered, in list order."""
         # With a later plan out, who ended in this one has been set aside; its own one-token answers are not over yet.
         step = plan.decode_step + (plan.steps if plan.decode_requests else 0)
-        over = [] if self.outstanding else self.cohort.pop_due(step)
-        if self._ending:
+        over = [] if self._in_flight.plans else self._endings.pop_due(step)
+        if self._in_flight.ending:
             # They were set aside when the plan after this one was made, so this plan holds their last token.
-            over = sorted([*over, *self._ending], key=lambda request: request.seq)
-            self._ending.clear()
+            over = sorted([*over, *self._in_flight.ending], key=lambda request: request.seq)
         return over
 
-    def _finish(self, request: Request) -> None:
-        length = self._stop_after[request] >= request.max_tokens
+    def _finish(self, request: Request, *, early: bool = False) -> None:
+        """Its last token is delivered. `early`: by its executor's word, before the promised end."""
+        length = self._endings.by_length(request) and not early
         if request.state is State.QUEUED:  # preempted with its last token in flight
             self.waiting.remove(request)
         else:
-            self._leave_running(request, returns=False, over=True)
+            self._leave_running(request, returns=False, over=not early)
         self._finalise(request, Event.FINISH, "length" if length else "stop")
 
     # -- the one place for each change of state
@@ -462,69 +491,41 @@ class EngineCore:
 
         `scheduled`: tokens that it had been given in the step being drafted. `over`: its last token is delivered.
         """
-        computed = request.computed_tokens + scheduled
-        full_blocks = self._full_blocks(request, scheduled=scheduled, over=over)
-        held = self.blocks(computed) if request.decoding else request.held_blocks
+        known = self._in_flight.known_tokens(request, scheduled=scheduled, over=over)
+        held = self.blocks(request.computed_tokens + scheduled) if request.decoding else request.held_blocks
         if request.decoding:
-            self._stop_decoding(request, delivered_step=self.cohort.step if returns else self._committed_step)
+            self._stop_decoding(request, last_step=FOREVER if returns else self._in_flight.committed_step)
         del self.running[request]
         self.prefilling.pop(request, None)
-        self.store.release(request, held, full_blocks, returns=returns)
+        self.store.release(request, held, known // self.block_tokens, returns=returns)
         request.held_blocks = 0
         self.reserved_blocks -= request.reserved_blocks
         request.reserved_blocks = 0
 
-    def _full_blocks(self, request: Request, *, scheduled: int, over: bool = False) -> int:
-        """Blocks all of whose tokens are known and computed: with depth 2 a decode's newest token is not known yet."""
-        computed = request.computed_tokens + scheduled
-        if self.spec.depth == 1:
-            return computed // self.block_tokens
-        if not request.decoding:
-            return computed // self.block_tokens if over else self._ending.get(request, computed // self.block_tokens)
-        if over:
-            computed = min(computed, request.base + self.cohort.last_step(request))
-        else:
-            computed -= self._unknown_tokens(request, scheduled=scheduled)
-        return computed // self.block_tokens
-
-    def _unknown_tokens(self, request: Request, *, scheduled: int) -> int:
-        """Depth 2: 1 if a decode's newest computed token was still in flight when it was scheduled, else 0.
-
-        After a step without it nothing is in flight for its next one.
-        """
-        decoded = self.cohort.step + scheduled
-        if request not in self._missed:
-            return min(decoded - request.join_step, 1)
-        missed_step, in_flight_step, before = self._missed[request]
-        if decoded == missed_step:
-            return before if self._committed_step < in_flight_step else 0
-        return min(decoded - missed_step - 1, 1)
-
     def _start_decoding(self, request: Request) -> None:
         self.prefilling.pop(request, None)
         self._decode_seq = max(self._decode_seq, request.seq)
-        self.cohort.join(request, self._stop_after[request] - request.outputs)
+        self.cohort.join(request)
+        self._endings.enter(request, self.cohort.step)
         if self.store.learns_from(request):
             self.learners[request] = None
 
-    def _stop_decoding(self, request: Request, *, delivered_step: int = FOREVER) -> None:
+    def _stop_decoding(self, request: Request, *, last_step: int = FOREVER) -> None:
+        """It leaves the cohort; tokens after `last_step`, or after its end, never come out."""
         request.held_blocks = self.blocks(request.computed_tokens)
-        self.cohort.leave(request, delivered_step=delivered_step)
+        self.cohort.leave(request, last_step=min(last_step, self._endings.leave(request)))
         self.learners.pop(request, None)
-        self._missed.pop(request, None)
+        self._in_flight.stop_decoding(request)
 
     def _decoded(self, request: Request, start: int, stop: int) -> None:
         """A run of cohort steps is over for a request; a token still in flight is reported when it is delivered."""
-        delivered = max(start, min(stop, self._committed_step))
-        if delivered < stop:
-            self._late[request] = (delivered, stop)
-        self.observer.decoded(request, start, delivered)
+        self.observer.decoded(request, start, self._in_flight.owe(request, start, stop))
 
     def _finalise(self, request: Request, event: Event, reason: str, detail: str = "") -> None:
         request.state = after(request.state, event, request.id)
-        request.outputs -= self.undelivered_tokens(request)
-        self._late.pop(request, None)
-        self._stop_after.pop(request, None)
+        request.outputs -= self._in_flight.undelivered_tokens(request)
+        self._in_flight.forget(request)
+        self._endings.forget(request)
         self.observer.ended(request, reason, detail)
 
     def _note_peak(self) -> None:
@@ -534,7 +535,7 @@ class EngineCore:
 
     def check_invariants(self) -> None:
         """Laws 4, 10 and 11 on the state between two steps; AssertionError on our own bugs."""
-        self.cohort.check_invariants()
+        self.cohort.check_invariants(request for request in self.running if request.decoding)
         for request in self.running:
             assert request.state is State.RUNNING
             assert self.held_blocks(request) >= self.blocks(request.computed_tokens)

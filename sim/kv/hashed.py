@@ -104,11 +104,11 @@ class HashedStore:
 
     # -- queries
 
-    def match(self, request: Request) -> Hit:
+    def match(self, request: Request, *, most_blocks: int | None = None) -> Hit:
         content = request.content
         if content is None or not (content.shared_blocks or request.preemptions):
             return NO_HIT
-        limit = (request.known_tokens - 1) // self.block_tokens
+        limit = (request.known_tokens - 1) // self.block_tokens if most_blocks is None else most_blocks
         found, free, at = [], 0, 0
         while at < limit:
             run = self._heads.get(content.key(at))

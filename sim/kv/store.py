@@ -41,8 +41,8 @@ class BlockStore(Protocol):
     def evicted_blocks(self) -> int:
         """Cached blocks that lost their contents so far."""
 
-    def match(self, request: Request) -> Hit:
-        """The longest cached prefix that leaves at least one known token to compute. Pure."""
+    def match(self, request: Request, *, most_blocks: int | None = None) -> Hit:
+        """The longest cached prefix that leaves at least one known token to compute, cut to `most_blocks`. Pure."""
 
     def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
         """Reference the hit, take `new_blocks` behind it and register the first `full_blocks` blocks."""
@@ -77,7 +77,7 @@ class CountingStore:
         self.block_tokens = block_tokens
         self.free_blocks = total_blocks
 
-    def match(self, request: Request) -> Hit:
+    def match(self, request: Request, *, most_blocks: int | None = None) -> Hit:
         return NO_HIT
 
     def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:

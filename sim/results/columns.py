@@ -185,16 +185,12 @@ class EngineLog(Observer):
 
     # -- from the driver
 
-    def unfinished(self, request: Request, *, delivered_step: int, undelivered_tokens: int) -> None:
+    def unfinished(self, request: Request, core: EngineCore) -> None:
         """The run was stopped while the request was alive: note how far it got."""
         columns, row = self.requests, request.row
         columns.state[row] = STATE_CODES[request.state]
-        outputs = request.outputs - undelivered_tokens
-        if request.decoding:
-            stop = max(request.join_step, min(delivered_step, request.cohort.step if request.cohort else 0))
-            self.decoded(request, request.join_step, stop)
-            outputs += stop - request.join_step
-        columns.output_tokens[row] = outputs
+        self.decoded(request, *core.delivered_run(request))
+        columns.output_tokens[row] = core.delivered_tokens(request)
         columns.max_tokens[row] = request.max_tokens
 
     def planned(self, plan: BatchPlan, start_ns: int, core: EngineCore) -> None:

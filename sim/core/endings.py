@@ -1,0 +1,74 @@
+"""When each request will end: the truth, which only the engine core sees. No policy gets hold of it."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from sim.core.cohort import FOREVER
+from sim.core.request import Request
+
+
+class Endings:
+    """How many tokens each live request's answer has, and at which step of the cohort a decoding one is over."""
+
+    __slots__ = ("_heap", "_last_step", "_stop_after")
+
+    def __init__(self) -> None:
+        self._stop_after: dict[Request, int] = {}
+        self._last_step: dict[Request, int] = {}
+        self._heap: list[tuple[int, int, Request]] = []
+        """(last step, seq, request); an entry that disagrees with `_last_step` is stale and skipped."""
+
+    def promise(self, request: Request, stop_after: int) -> None:
+        """Its executor will stop a request after so many tokens, or at its max_tokens."""
+        self._stop_after[request] = min(stop_after, request.max_tokens)
+
+    def __contains__(self, request: object) -> bool:
+        """Whether a request is alive."""
+        return request in self._stop_after
+
+    def forget(self, request: Request) -> None:
+        self._stop_after.pop(request, None)
+
+    def by_length(self, request: Request) -> bool:
+        """Whether it ends at its max_tokens, which a scheduler knows too, or before, which nobody knows."""
+        return self._stop_after[request] >= request.max_tokens
+
+    # -- while it decodes
+
+    def enter(self, request: Request, step: int) -> None:
+        """It gets a token from each of the cohort's steps from `step` on."""
+        self._last_step[request] = last = step + self._stop_after[request] - request.outputs
+        heappush(self._heap, (last, request.seq, request))
+
+    def leave(self, request: Request) -> int:
+        """It does not decode any more; returns the step at which it would have been over."""
+        return self._last_step.pop(request)
+
+    def miss(self, request: Request) -> None:
+        """It has missed one of the cohort's steps."""
+        self._last_step[request] = last = self._last_step[request] + 1
+        heappush(self._heap, (last, request.seq, request))
+
+    def last_step(self, request: Request) -> int:
+        return self._last_step[request]
+
+    def next_step(self) -> int:
+        """The first step count at which somebody is over; FOREVER if nobody decodes."""
+        heap, last_step = self._heap, self._last_step
+        while heap:
+            last, seq, request = heap[0]
+            if request.seq == seq and last_step.get(request) == last:
+                return last
+            heappop(heap)
+        return FOREVER
+
+    def pop_due(self, step: int) -> list[Request]:
+        """Who is over by `step`, in list order; each is told once."""
+        if not self._heap or self._heap[0][0] > step:
+            return []
+        due = []
+        while self.next_step() <= step:
+            due.append(heappop(self._heap)[2])
+        due.sort(key=lambda request: request.seq)
+        return due
