@@ -18,9 +18,10 @@ from simpy.core import EmptySchedule
 from simpy.events import Event as SimpyEvent
 
 from costmodel.model import CostModel
-from sim.core.engine import EngineCore, NoProgress
+from sim.core.engine import EngineCore
 from sim.core.lifecycle import Event, State
 from sim.core.request import Request
+from sim.core.state import NoProgress
 from sim.results.columns import EngineLog, RequestColumns
 from sim.server import ARRIVAL, CANCEL, TIMEOUT, Alarm, Server
 

@@ -12,9 +12,9 @@ from sim.core.plan import ADMIT, Blocker, Decision, StepDraft, Verdict, defer
 from sim.kv.store import NO_HIT, Hit
 
 if TYPE_CHECKING:
-    from sim.core.engine import EngineCore
     from sim.core.plan import BatchPlan
     from sim.core.request import Request
+    from sim.core.state import EngineState
 
 NO_WORK = defer(Blocker.WORK, "step budget used up")
 NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
@@ -45,25 +45,25 @@ class Candidate:
 class Test:
     """One condition for getting in. Their order is the engine's: what one finds out is there for the next."""
 
-    decide: Callable[[EngineCore, Candidate], Decision]
+    decide: Callable[[EngineState, Candidate], Decision]
     needs_candidate: bool = True
     """False: the answer is the same for everybody, so nobody need be looked at while it is no."""
 
 
-def _budget_is_open(core: EngineCore, candidate: Candidate) -> Decision:
+def _budget_is_open(core: EngineState, candidate: Candidate) -> Decision:
     return ADMIT if candidate.draft.meter.has_left() else NO_WORK
 
 
-def _slot_is_free(core: EngineCore, candidate: Candidate) -> Decision:
+def _slot_is_free(core: EngineState, candidate: Candidate) -> Decision:
     return ADMIT if len(core.running) < core.spec.max_running else NO_SLOT
 
 
-def _match_prefix(core: EngineCore, candidate: Candidate) -> Decision:
+def _match_prefix(core: EngineState, candidate: Candidate) -> Decision:
     candidate.hit = core.store.match(candidate.request)
     return ADMIT
 
 
-def _grant_chunk(core: EngineCore, candidate: Candidate) -> Decision:
+def _grant_chunk(core: EngineState, candidate: Candidate) -> Decision:
     """Only what must be computed is asked for: cached tokens cost no budget (case B10)."""
     request, context = candidate.request, candidate.hit.blocks * core.block_tokens
     tokens = candidate.draft.meter.grant(request.known_tokens - context, context, decode=False, admitting=True)
@@ -74,7 +74,7 @@ def _grant_chunk(core: EngineCore, candidate: Candidate) -> Decision:
     return ADMIT
 
 
-def _blocks_are_there(core: EngineCore, candidate: Candidate) -> Decision:
+def _blocks_are_there(core: EngineState, candidate: Candidate) -> Decision:
     decision = candidate.draft.account.decide(core, candidate.request, candidate.hit, candidate.held_blocks)
     if decision.blocker is Blocker.BLOCKS:
         candidate.draft.refused.append(candidate.request)
@@ -111,7 +111,7 @@ class Admit:
         self.only_when_empty = only_when_empty
         self._decide = tuple(test.decide for test in tests)
 
-    def apply(self, core: EngineCore, draft: StepDraft) -> None:
+    def apply(self, core: EngineState, draft: StepDraft) -> None:
         if not core.waiting:
             return
         if draft.preempted:
@@ -125,7 +125,7 @@ class Admit:
             while core.waiting and self._consider(core, draft, core.waiting.first()):
                 pass
 
-    def _consider(self, core: EngineCore, draft: StepDraft, request: Request) -> bool:
+    def _consider(self, core: EngineState, draft: StepDraft, request: Request) -> bool:
         """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
         candidate = Candidate(request, draft, whole_prompt=self.whole_prompt)
         for decide in self._decide:
@@ -141,13 +141,13 @@ class Admit:
         core.admit(draft, request, candidate.hit, candidate.tokens, candidate.held_blocks)
         return True
 
-    def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
+    def steady_steps(self, core: EngineState, plan: BatchPlan) -> int:
         """A blocked head stays blocked: slots and what decodes leave of the budget stand still, free blocks fall."""
         if not core.waiting:
             return FOREVER
         return core.spec.admission.steady_steps(core, plan)
 
-    def why_ignored(self, core: EngineCore, arrived: Request) -> Decision | None:
+    def why_ignored(self, core: EngineState, arrived: Request) -> Decision | None:
         """Why a request just queued changes nothing in a stretch in progress; None if it must be looked at.
 
         Behind a blocked head nobody is looked at. A new head is not, if a test that is the same for everybody says no.

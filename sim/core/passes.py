@@ -14,14 +14,14 @@ from sim.core.cohort import FOREVER
 from sim.core.plan import StepDraft
 
 if TYPE_CHECKING:
-    from sim.core.engine import EngineCore
     from sim.core.plan import BatchPlan
     from sim.core.request import Request
+    from sim.core.state import EngineState
 
 
 class Pass(Protocol):
-    def apply(self, core: EngineCore, draft: StepDraft, /) -> None: ...
-    def steady_steps(self, core: EngineCore, plan: BatchPlan, /) -> int: ...
+    def apply(self, core: EngineState, draft: StepDraft, /) -> None: ...
+    def steady_steps(self, core: EngineState, plan: BatchPlan, /) -> int: ...
 
 
 class Run:
@@ -30,10 +30,10 @@ class Run:
     def __init__(self, *, restart: bool = True) -> None:
         self.restart = restart
 
-    def apply(self, core: EngineCore, draft: StepDraft) -> None:
+    def apply(self, core: EngineState, draft: StepDraft) -> None:
         raise AssertionError("a Run is the engine core's to handle")
 
-    def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
+    def steady_steps(self, core: EngineState, plan: BatchPlan) -> int:
         return FOREVER if self.restart else 1
 
 
@@ -62,13 +62,13 @@ class Advance:
         self.prefills = prefills
         self.after_self_preemption = after_self_preemption
 
-    def apply(self, core: EngineCore, draft: StepDraft) -> None:
+    def apply(self, core: EngineState, draft: StepDraft) -> None:
         if not core.running:
             return
         if core.learners or not self._all_fit(core, draft):
             self._walk(core, draft)
 
-    def _all_fit(self, core: EngineCore, draft: StepDraft) -> bool:
+    def _all_fit(self, core: EngineState, draft: StepDraft) -> bool:
         """Schedule everybody at once if that is what a walk would come to; else leave the draft as it was."""
         cohort, meter = core.cohort, draft.meter
         decodes = cohort.size if self.decodes else 0
@@ -91,7 +91,7 @@ class Advance:
             core.schedule(draft, request, tokens, blocks)
         return True
 
-    def _take(self, core: EngineCore, draft: StepDraft, decodes: int) -> list[tuple[Request, int, int]] | None:
+    def _take(self, core: EngineState, draft: StepDraft, decodes: int) -> list[tuple[Request, int, int]] | None:
         """Spend for all decodes and for the prefill chunks (request, tokens, blocks).
 
         None if the order in the list would matter: a prefill stands before a decode and does not get all that it wants.
@@ -111,7 +111,7 @@ class Advance:
                 chunks.append((request, tokens, core.blocks_to_add(request, tokens)))
         return chunks
 
-    def _walk(self, core: EngineCore, draft: StepDraft) -> None:
+    def _walk(self, core: EngineState, draft: StepDraft) -> None:
         if self.decodes:
             draft.decodes = set()
         for request in self._in_order(core):
@@ -134,7 +134,7 @@ class Advance:
         if draft.decodes is not None and len(draft.decodes) == core.cohort.size:
             draft.all_decodes, draft.decodes = bool(draft.decodes), None
 
-    def _in_order(self, core: EngineCore) -> list[Request]:
+    def _in_order(self, core: EngineState) -> list[Request]:
         """Whom to serve, in order: a snapshot. Left out: requests that only wait for a token in flight."""
         decodes = [request for request in core.running if request.decoding] if self.decodes else []
         prefills = list(core.prefilling) if self.prefills else []
@@ -142,7 +142,7 @@ class Advance:
             return sorted(decodes + prefills, key=lambda request: request.seq)
         return decodes + prefills
 
-    def _make_room(self, core: EngineCore, draft: StepDraft, request: Request, blocks: int) -> bool:
+    def _make_room(self, core: EngineState, draft: StepDraft, request: Request, blocks: int) -> bool:
         """Preempt until `blocks` are free for the request. False: it has to do without, or was the victim itself."""
         while blocks > core.store.free_blocks:
             draft.refused.append(request)
@@ -154,7 +154,7 @@ class Advance:
                 return False
         return True
 
-    def steady_steps(self, core: EngineCore, plan: BatchPlan) -> int:
+    def steady_steps(self, core: EngineState, plan: BatchPlan) -> int:
         """As long as the budget has room for all decodes; the core sees to their blocks."""
         return core.spec.budget.steady_steps(core, plan)
 
@@ -177,14 +177,14 @@ def arranged(passes: Sequence[Pass], serve: str) -> tuple[Pass, ...]:
     return tuple(out)
 
 
-Forward = tuple[tuple[Callable[["EngineCore", StepDraft], None], ...], Run]
+Forward = tuple[tuple[Callable[["EngineState", StepDraft], None], ...], Run]
 """What is applied before a forward, and the barrier that makes it one."""
 
 
 def forwards(passes: Sequence[Pass]) -> list[Forward]:
     """A turn cut at its barriers. Raises ValueError if passes come behind the last one: they would never run."""
     cut: list[Forward] = []
-    applies: list[Callable[[EngineCore, StepDraft], None]] = []
+    applies: list[Callable[[EngineState, StepDraft], None]] = []
     for each in passes:
         if isinstance(each, Run):
             cut.append((tuple(applies), each))

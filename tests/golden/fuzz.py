@@ -24,7 +24,7 @@ from sim.core.observer import Observer
 from sim.core.plan import BatchPlan
 from sim.core.request import Request
 from sim.engines import UNKNOWN_HARDWARE
-from sim.kv.content import PRIVATE_SPAN, Content
+from sim.kv.content import Content
 from sim.kv.hashed import HashedStore
 from tests.golden.scenarios import Abort, Job, Scenario, random_scenario, shrink
 
@@ -133,7 +133,15 @@ class ReferenceEngine:
         model.padded = {}
         tokens, kinds, hits, new_blocks, _, preempted, emits, refused = model.schedule()
         rows = [
-            (id, kinds[id], n, requests[id].computed - n, hits.get(id, 0), new_blocks[id][0], len(requests[id].blocks[0]))
+            (
+                id,
+                kinds[id],
+                n,
+                requests[id].computed - n,
+                hits.get(id, 0),
+                new_blocks[id][0],
+                len(requests[id].blocks[0]),
+            )
             for id, n in tokens.items()
         ]
         now = self.story.turns[turn]
@@ -255,7 +263,11 @@ class OurEngine:
         return first + plan.steps
 
     def arrive(self, job: Job, turn: int) -> None:
-        content = Content(job.ids, shared_blocks=len(job.ids), owner=0) if self.scenario.config.enable_prefix_caching else None
+        content = (
+            Content(job.ids, shared_blocks=len(job.ids), owner=0)
+            if self.scenario.config.enable_prefix_caching
+            else None
+        )
         request = Request(
             job.id,
             prompt_tokens=job.prompt,
@@ -305,7 +317,9 @@ class OurEngine:
                 (r.request.id, r.kind, r.tokens, r.context, r.hit_tokens, r.new_blocks, r.held_blocks) for r in rows
             ],
             "preempted": [request.id for request in (plan.preempted if plan is not None else [])],
-            "refused": [request.id for request in (plan.refused if plan is not None else self.core.nothing_planned.refused)],
+            "refused": [
+                request.id for request in (plan.refused if plan is not None else self.core.nothing_planned.refused)
+            ],
             **self.state(),
         }
 
@@ -393,7 +407,9 @@ def _public(keys: list[int]) -> list[int]:
     return [key for key in keys if key >= 0]
 
 
-def check(scenario: Scenario, *, max_stretch: int = FOREVER, settle_seed: int | None = None) -> tuple[str | None, Story]:
+def check(
+    scenario: Scenario, *, max_stretch: int = FOREVER, settle_seed: int | None = None
+) -> tuple[str | None, Story]:
     """Play a scenario on both sides. The difference if there is one, and our story."""
     expected = ReferenceEngine(scenario).play()
     engine = OurEngine(scenario, max_stretch=max_stretch, settle_seed=settle_seed)
@@ -419,7 +435,10 @@ def report(seed: int, mode: str) -> str:
 
     def fails(scenario: Scenario) -> bool:
         try:
-            return check(scenario, **{**MODES[mode], "settle_seed": seed if mode == "read in between" else None})[0] is not None
+            return (
+                check(scenario, **{**MODES[mode], "settle_seed": seed if mode == "read in between" else None})[0]
+                is not None
+            )
         except AssertionError:
             return True
 

@@ -79,7 +79,9 @@ def _random_flags(rng: Random) -> dict[str, Any]:
         "block_size": block_size,
         "max_model_len": longest,
         # vLLM refuses to start unless one longest sequence fits the pool.
-        "num_gpu_blocks_override": 1 + longest_blocks + int(longest_blocks * rng.choice((0, 0, 0.1, 0.2, 0.4, 0.7, 1, 2, 8))),
+        "num_gpu_blocks_override": 1
+        + longest_blocks
+        + int(longest_blocks * rng.choice((0, 0, 0.1, 0.2, 0.4, 0.7, 1, 2, 8))),
         "max_num_batched_tokens": budget if chunked else max(budget, longest),
         "max_num_seqs": max_num_seqs,
         "max_num_active_seqs": rng.choice((None, None, None, max(1, max_num_seqs // 2))),
@@ -88,7 +90,7 @@ def _random_flags(rng: Random) -> dict[str, Any]:
         "long_prefill_token_threshold_adaptive": rng.random() < 0.5,
         "scheduler_reserve_full_isl": rng.random() < 0.6,
         "watermark": rng.choice((0.0, 0.0, 0.0, 0.05, 0.15, 0.4)),
-        "scheduling_policy": rng.choice(("fcfs", "fcfs", "priority")),
+        "scheduling_policy": rng.choice(("fcfs", "priority")),
         "enable_prefix_caching": rng.random() < 0.7,
         "async_scheduling": rng.random() < 0.5,
     }

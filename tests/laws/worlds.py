@@ -352,7 +352,9 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """Everything that law 12 compares."""
         columns, log = self.columns, self.log
-        tables: dict[str, Any] = {name: list(column) for name, column in vars(columns).items() if hasattr(column, "typecode")}
+        tables: dict[str, Any] = {
+            name: list(column) for name, column in vars(columns).items() if hasattr(column, "typecode")
+        }
         return {
             **tables,
             "reasons": columns.reason,

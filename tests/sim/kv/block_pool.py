@@ -60,9 +60,7 @@ class BlockPool:
     def learns_from(self, request: Request) -> bool:
         content = request.content
         return (
-            self.caching
-            and content is not None
-            and content.shared_blocks > request.prompt_tokens // self.block_tokens
+            self.caching and content is not None and content.shared_blocks > request.prompt_tokens // self.block_tokens
         )
 
     # -- commands
