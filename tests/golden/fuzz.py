@@ -1,8 +1,8 @@
 """Differential fuzz: our core and a slow, independent model of vLLM V1's rules live through the same random scenarios.
 
 `vllm_v1/reference.py` knows no stretches, cohorts or runs of blocks: it keeps a list of requests and a list of blocks.
-It goes turn by turn; our core goes along step by step (`max_stretch` 1), or in stretches that arrivals and aborts cut as
-`sim.driver` does, and both must agree wherever our core stands still.
+It goes turn by turn; our core goes along step by step (`max_stretch` 1), or in stretches that arrivals and aborts cut
+as `sim.server` does, and both must agree wherever our core stands still.
 
     python -m tests.golden.fuzz --seeds 2000 --from 100000
 """
@@ -213,7 +213,7 @@ class Books(Observer):
 
 
 class OurEngine:
-    """Our core between the same events, in stretches as `sim.driver` cuts them."""
+    """Our core between the same events, in stretches as `sim.server` cuts them."""
 
     def __init__(self, scenario: Scenario, *, max_stretch: int, settle_seed: int | None = None) -> None:
         self.scenario = scenario

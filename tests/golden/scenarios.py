@@ -1,4 +1,4 @@
-"""Random scenarios for the differential fuzz: small, crowded, and short of everything that an engine can be short of."""
+"""Random scenarios for the differential fuzz: small, crowded, and short of all that an engine can be short of."""
 
 from __future__ import annotations
 

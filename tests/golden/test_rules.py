@@ -1,7 +1,7 @@
 """Every rule that SEMANTICS.md states for plain full attention is pinned: break it, and something turns red.
 
-A row of the table: the rule, how it is broken, and who notices - a recording, random scenarios beside the reference, or a
-made scenario where neither does (FASTCORE.md says which rules those are).
+A row of the table: the rule, how it is broken, and who notices: a recording, random scenarios beside the reference, or
+a made scenario where neither does.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def passes(*, after_self_preemption: AfterSelfPreemption = AfterSelfPreemption.E
     return specs(change)
 
 
-def tests(old: admit.Test, new: admit.Test) -> Break:
+def with_test(old: admit.Test, new: admit.Test) -> Break:
     def change(spec: EngineSpec, config: VllmV1) -> EngineSpec:
         admission = next(each for each in spec.passes if isinstance(each, Admit))
         return replace(spec, passes=(Advance(), Admit(*(new if one is old else one for one in admission.tests)), Run()))
@@ -246,6 +246,18 @@ def _lose_token_in_flight(core: EngineCore, request: Request) -> None:
     core._in_flight._late.pop(request, None)
 
 
+def _name_prompts_only(patch: Patch) -> None:
+    submit = EngineCore.submit
+
+    def submitted(self: EngineCore, request: Request, *, stop_after: int) -> Any:
+        if request.content is not None:
+            in_prompt = request.prompt_tokens // self.block_tokens
+            request.content.shared_blocks = min(request.content.shared_blocks, in_prompt)
+        return submit(self, request, stop_after=stop_after)
+
+    patch.setattr(EngineCore, "submit", submitted)
+
+
 def _register_later(patch: Patch) -> None:
     """Name a new request's blocks as it computes the next tokens, not as it is admitted."""
     admit_request = HashedStore.admit
@@ -333,7 +345,7 @@ TWO_AND_FOUR_BLOCKS = scenario(
     max_model_len=16,
     enable_prefix_caching=True,
 )
-"""FASTCORE pitfall 9: the head lacks one block until the running decode has filled one that both have in common."""
+"""The head lacks one block until the running decode has filled one that both have in common. No recording has this."""
 
 TOO_LONG_FOR_THE_REST = scenario(
     job("r0", 6, 2),
@@ -527,8 +539,13 @@ RULES = [
     # Prefix caching
     Rule(
         "generated tokens count too",
-        set_to(HashedStore, "learns_from", lambda self, request: False),
+        _name_prompts_only,
         (Recording("prefix_lru_eviction"), Recording("random_tight_prefix_200"), Fuzz()),
+    ),
+    Rule(
+        "and while their request still runs",
+        set_to(HashedStore, "learns_from", lambda self, request: False),
+        (Fuzz(),),
     ),
     Rule(
         "blocks are registered as they are scheduled: a later admission of the same step hits them",
@@ -551,7 +568,7 @@ RULES = [
         decide(lambda e, r, hit, blocks: blocks, margin=_while_others_run),
         (Recording("random_tight_prefix_200"), Fuzz()),
     ),
-    Rule("hit tokens cost no budget", tests(GRANT_CHUNK, admit.Test(_charge_hits)), (Recording("prefix_shared"),)),
+    Rule("hit tokens cost no budget", with_test(GRANT_CHUNK, admit.Test(_charge_hits)), (Recording("prefix_shared"),)),
     Rule("equal content: the first registered is found", _newest_twin_first, (Fuzz(range(400)),)),
     Rule("released last block first", _shallow_end_first, (Recording("prefix_lru_eviction"), Fuzz())),
     Rule(

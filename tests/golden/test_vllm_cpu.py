@@ -81,7 +81,7 @@ def test_totals():
 
 
 def test_arrival_times_alone_do_not_do():
-    """The engine takes requests in at step boundaries: by their arrival times instead, some batch comes out otherwise."""
+    """The engine takes requests in at step boundaries: by arrival times instead, one run comes out otherwise."""
     different = 0
     for name in NAMES:
         meta, recorded = read(name, "steps")

@@ -36,7 +36,7 @@ def path_of(name: str) -> Path:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_every_decision_is_the_recorded_one(name: str, request: pytest.FixtureRequest):
-    """Scheduled ids in order, tokens, hits, blocks, preemptions, refusals, evictions, queues, endings: all of every turn."""
+    """Who is scheduled, tokens, hits, blocks, preemptions, refusals, evictions, queues, endings: all of every turn."""
     if name in NOT_BUILT:
         request.applymarker(pytest.mark.xfail(reason=NOT_BUILT[name], strict=True, raises=NotImplementedError))
     result = check(path_of(name))

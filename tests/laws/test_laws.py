@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from sim.core import engine as engine_module
+from sim.core import state as state_module
 from sim.core.lifecycle import TERMINAL, State
 from sim.results.columns import NEVER, STATES
 from tests.laws.worlds import ENGINES, Run, World, random_world, run
@@ -24,7 +24,7 @@ each_engine = pytest.mark.parametrize("engine", ENGINES)
 @pytest.fixture(autouse=True)
 def _give_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worlds in which an engine preempts for ever shall not take for ever here."""
-    monkeypatch.setattr(engine_module, "NO_PROGRESS_PREEMPTIONS", 300)
+    monkeypatch.setattr(state_module, "NO_PROGRESS_PREEMPTIONS", 300)
 
 
 @cache
@@ -42,7 +42,7 @@ def state_of(one: Run, row: int) -> State:
 
 @each_engine
 def test_law_01_every_request_is_somewhere(engine: str):
-    """offered = finished + rejected + timed_out + cancelled + failed + queued + running, after every plan and at the end."""
+    """offered = ended (in five ways) + queued + running, after every plan (checked there) and at the end."""
     for one in runs(engine):
         ended = sum(one.log.terminal_events.values())
         assert len(one.requests) == len(one.world.rows)
@@ -117,7 +117,7 @@ def test_law_05_answers_are_whole(engine: str):
 
 @each_engine
 def test_departures_are_on_time(engine: str):
-    """Who waits leaves at once, who runs at the end of the step in progress and without its token; ties go to leaving."""
+    """Who waits leaves at once, who runs at the end of his step and without its token; ties go to leaving."""
     for one in runs(engine):
         ends = list(one.log.steps.ends_ns)
         for row, given in enumerate(one.world.rows):

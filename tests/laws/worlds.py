@@ -1,4 +1,4 @@
-"""Random workloads on random engines, through the real driver, with every law that can be checked on the way checked."""
+"""Random workloads on random engines, through the real driver, and the laws that can be checked on the way."""
 
 from __future__ import annotations
 

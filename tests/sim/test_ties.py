@@ -1,6 +1,6 @@
 """What comes first at one instant (DESIGN §2): cancels, timeouts, arrivals, then finishes, then scheduling.
 
-Nothing random finds these (FASTCORE pitfall 10), so they are written out. Every step takes 1,000 ns here.
+Nothing random finds these, so they are written out. Every step takes 1,000 ns here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONG = row(0, 4, 20)
 
 @both
 def test_arrival_at_a_steps_end_is_in_the_next_plan(depth: int):
-    """An arrival at 3,000 is there when the step that ends then has ended; with depth 2 the next step is taken already."""
+    """An arrival as a step ends is in the plan made then; with depth 2 one step more is taken already."""
     result = simulate(LONG, row(3000, 4, 5), depth=depth)
     assert result.columns.admitted_ns[1] == 3000
     assert result.token_times_ns(1)[0] == 3000 + 1000 * depth
@@ -73,7 +73,7 @@ def test_input_order_among_simultaneous_arrivals(depth: int):
 @both
 @pytest.mark.parametrize("way", ["cancel_after_ns", "timeout_ns"])
 def test_leaving_at_the_last_steps_end_wins(depth: int, way: str):
-    """Who leaves exactly as his last token would come out has left, and does not get it; one instant later it is his."""
+    """Who leaves exactly as his last token would come out does not get it; one instant later it is his."""
     answer = row(0, 4, 5)
     at_the_end = simulate(replace(answer, **{way: 5000}), depth=depth)
     assert state(at_the_end, 0) is (State.CANCELLED if way == "cancel_after_ns" else State.TIMED_OUT)
@@ -133,7 +133,7 @@ def test_no_patience_at_all(depth: int):
 
 
 def test_cancel_goes_before_a_timeout_and_both_before_an_arrival():
-    """At one instant a waiting request is cancelled, another times out, and only then a third one comes and is counted."""
+    """At one instant one waiting request is cancelled, another times out, and only then a third one comes."""
     result = simulate(
         LONG,
         row(0, 4, 3, cancel_after_ns=4000, queue_timeout_ns=4000),

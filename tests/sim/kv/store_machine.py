@@ -1,4 +1,4 @@
-"""Random lives of requests in a block store, beside the oracle: what the engine core may ask of a store, in any order."""
+"""Random lives of requests in a block store, beside the oracle: what a core may ask of a store, in any order."""
 
 from __future__ import annotations
 

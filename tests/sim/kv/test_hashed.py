@@ -153,7 +153,7 @@ def test_partial_hit_inside_twins():
 
 
 def test_ids_of_many_blocks():
-    """A trace's id h for several engine blocks is keyed (h, j): a hit may end inside it, and ids do not run together."""
+    """An id h for several engine blocks is keyed (h, j): a hit may end inside it, and ids do not run together."""
     store = store_of(20)
     first = guest(1, 5, 6, blocks_per_id=3)
     run_prompt(store, first)
