@@ -4,9 +4,9 @@
     python benchmarks/replay_speed.py --sizes 1000 10000
     python benchmarks/replay_speed.py --mooncake conversation_trace.jsonl
 
-The recipe is fixed: log-normal prompts (mean 1,155) and outputs (mean 211), Poisson arrivals, the shipped profile, 2,048
-tokens a step, 256 slots, blocks of 16. Load is relative to capacity: finished requests per second of the same requests
-when all of them arrive at t = 0. Every row is a process of its own, so that peak memory means something.
+The recipe is fixed: log-normal prompts (mean 1,155) and outputs (mean 211), Poisson arrivals, the shipped profile,
+2,048 tokens a step, 256 slots, blocks of 16. Load is relative to capacity: finished requests per second of the same
+requests when all of them arrive at t = 0. Every row is a process of its own, so that peak memory means something.
 """
 
 from __future__ import annotations

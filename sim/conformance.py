@@ -23,7 +23,6 @@ from sim.core.plan import BatchPlan
 from sim.core.request import Request
 from sim.engines import UNKNOWN_HARDWARE, VllmV1
 from sim.kv.content import Content
-from sim.kv.hashed import HashedStore
 
 Log = list[dict[str, Any]]
 
@@ -146,8 +145,6 @@ class Loop:
         self.recorder = Recorder()
         self.core = EngineCore(config.spec(UNKNOWN_HARDWARE), self.recorder, max_stretch=max_stretch)
         self.depth = self.core.spec.depth
-        if isinstance(self.core.store, HashedStore):
-            self.core.store.evictions = []
         self.arrivals = deque(recording["requests"])
         self.aborts = deque(recording["aborts"])
         ranks = sorted({row["arrival_time"] for row in recording["requests"]})
@@ -215,8 +212,8 @@ class Loop:
         if not self.has_requests:
             self.scheduled = None
             return
-        if isinstance(core.store, HashedStore):
-            core.store.evictions = []
+        evictions: list[int] = []
+        core.store.evictions = evictions
         plan = core.plan_step()
         rows = batch(core, plan) if plan is not None else []
         turn["sched"] = [
@@ -234,8 +231,7 @@ class Loop:
         turn["total"] = sum(row.tokens for row in rows)
         turn["preempted"] = _ids(plan.preempted) if plan is not None else []
         turn["alloc_failed"] = _ids(plan.refused if plan is not None else core.nothing_planned.refused)
-        evictions = core.store.evictions if isinstance(core.store, HashedStore) else None
-        turn["evicted"] = [[key, 0] for key in evictions or ()]
+        turn["evicted"] = [[key, 0] for key in evictions]
         turn["notified_finished"] = sorted(self.recorder.unnotified)
         self.recorder.unnotified.clear()
         turn["free_after_schedule"] = core.store.free_blocks

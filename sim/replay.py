@@ -26,7 +26,6 @@ from sim.core.spec import EngineSpec
 from sim.driver import Arrivals, Limits, Simulation
 from sim.engines import UNKNOWN_HARDWARE, Hardware
 from sim.kv.content import Content
-from sim.kv.hashed import HashedStore
 from sim.policies.registry import REGISTRIES
 from sim.results.columns import EngineLog, RequestColumns
 from sim.results.run import EngineFacts, RunResult, Slo
@@ -181,11 +180,11 @@ def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
 
 def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]:
     """What the blocks of each row hold; nothing where no cache asks. Raises ScenarioError on unequal grids."""
-    if not isinstance(core.store, HashedStore):
+    if not core.store.knows_contents:
         return lambda row: None
     prefix, block_tokens = trace.prefix, core.block_tokens
     if prefix is None:
-        return lambda row: Content((), shared_blocks=0, owner=0)
+        return lambda row: None
     prompts = trace.prompt_tokens.tolist()
     return lambda row: prompt_content(prefix.ids[row], prefix.group_tokens, prompts[row], block_tokens)
 
@@ -238,7 +237,6 @@ def _policy(kind: str, choice: PolicyChoice, cost: CostModelConfig) -> Any:
 def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: RequestColumns) -> None:
     """Put the initial state into an engine. Raises ScenarioError if it does not fit."""
     group_tokens = scenario.workload.prefix_group_tokens if isinstance(scenario.workload, Inline) else 16
-    hashed = isinstance(core.store, HashedStore)
     try:
         for cached in scenario.initial.cached:
             ids = chain.chained(cached.prefix_ids)
@@ -246,14 +244,17 @@ def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: Re
             ghost = Request("", prompt_tokens=cached.tokens, max_tokens=1, content=content)
             core.store.seed(ghost, content.shared_blocks)
         for row, given in enumerate(scenario.initial.running):
-            ids = chain.chained(given.prefix_ids)
+            content = None
+            if core.store.knows_contents:
+                ids = chain.chained(given.prefix_ids)
+                content = prompt_content(ids, group_tokens, given.prompt_tokens, core.block_tokens)
             request = Request(
                 given.id,
                 prompt_tokens=given.prompt_tokens,
                 max_tokens=given.max_tokens or core.spec.max_model_len - given.prompt_tokens,
                 priority=given.priority,
                 client=given.client,
-                content=prompt_content(ids, group_tokens, given.prompt_tokens, core.block_tokens) if hashed else None,
+                content=content,
                 row=row,
             )
             columns.engine[row] = 0
@@ -311,15 +312,14 @@ def with_initial(trace: Trace, scenario: Scenario) -> Trace:
 
 def _facts(core: EngineCore) -> EngineFacts:
     spec = core.spec
-    limit = getattr(spec.budget, "max_tokens", None) or getattr(spec.budget, "max_work", None)
     return EngineFacts(
         name=spec.name,
         total_blocks=core.store.total_blocks,
         block_tokens=core.block_tokens,
         max_running=spec.max_running,
         max_model_len=spec.max_model_len,
-        step_budget=None if limit is None or limit >= FOREVER else limit,
-        prefix_caching=isinstance(core.store, HashedStore),
+        step_budget=None if spec.budget.limit >= FOREVER else spec.budget.limit,
+        prefix_caching=core.store.knows_contents,
         depth=spec.depth,
         peak_used_blocks=core.peak_used_blocks,
         evicted_blocks=core.store.evicted_blocks,

@@ -26,6 +26,7 @@ from sim.core.plan import ADMIT, BatchPlan, Decision, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec
 from sim.core.state import EngineState
+from sim.kv.content import Content
 
 
 def fit_model_length(spec: EngineSpec, request: Request) -> Decision:
@@ -84,6 +85,8 @@ class EngineCore(EngineState):
         request.arrival_number = self._arrivals
         if request.content is not None:
             request.content.owner = self._arrivals
+        elif self.store.knows_contents:
+            request.content = Content((), shared_blocks=0, owner=self._arrivals)
 
     def cancel(self, request: Request, event: Event = Event.CANCEL, reason: str = "") -> None:
         """Take a live request out, blocks and all, at once; tokens in flight are never delivered.
@@ -140,8 +143,9 @@ class EngineCore(EngineState):
         """
         if self.spec.depth > 1:
             self._set_aside_ended()
-        plan = self._plan_from(self._forward)
-        if plan is None and self._forward:  # the rest of a turn had nothing to run; a new turn may have
+        forward = self._forward
+        plan = self._plan_from(forward)
+        if plan is None and forward:  # the rest of a turn had nothing to run; a new turn may have
             plan = self._plan_from(0)
         return plan
 

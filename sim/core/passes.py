@@ -102,7 +102,7 @@ class Advance:
             return None
         chunks = []
         for request in core.prefilling:
-            want = request.remaining_prompt_tokens
+            want = request.uncomputed_tokens
             tokens = meter.grant(want, request.computed, decode=False, admitting=False) if meter.has_left() else 0
             if in_between and tokens != want:
                 return None
@@ -120,7 +120,7 @@ class Advance:
             if not draft.meter.has_left():
                 break
             decode, context = request.decoding, request.computed_tokens
-            want = 1 if decode else request.remaining_prompt_tokens
+            want = 1 if decode else request.uncomputed_tokens
             tokens = draft.meter.grant(want, context, decode=decode, admitting=False)
             if not tokens:
                 continue

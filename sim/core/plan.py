@@ -24,7 +24,7 @@ class Blocker(Enum):
 
     NOTHING = "nothing"
     STEP = "step"
-    """The step in progress: nobody has looked at it yet."""
+    """The step in progress: nobody has looked at it yet. Books hold NOTHING; results know that somebody waited."""
     SLOTS = "slots"
     BLOCKS = "blocks"
     WORK = "work"

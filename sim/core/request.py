@@ -109,8 +109,8 @@ class Request:
         return self.prompt_tokens + self.output_tokens
 
     @property
-    def remaining_prompt_tokens(self) -> int:
-        """Known tokens without KV; 1 for a decode, more for a prefill or a recompute."""
+    def uncomputed_tokens(self) -> int:
+        """Known tokens without KV: 1 for a decode (0 where prefills emit nothing), more for a prefill or recompute."""
         return self.known_tokens - self.computed_tokens
 
     @property

@@ -26,7 +26,7 @@ from sim.kv.content import Content
 from sim.kv.store import NO_HIT, Hit
 
 
-class Run:
+class BlockRun:
     """Consecutive full blocks `start .. start + length - 1` of one content, referenced or released together."""
 
     __slots__ = ("above", "content", "length", "newer", "older", "refs", "start", "twins")
@@ -37,12 +37,12 @@ class Run:
         self.start = start
         self.length = length
         self.refs = refs
-        self.above: Run | None = None
+        self.above: BlockRun | None = None
         """The run that was split off this one's head: who held this one before the split holds that one too."""
-        self.twins: list[Run] | None = None
+        self.twins: list[BlockRun] | None = None
         """All runs over these same keys in order of registration, itself included; None without another."""
-        self.older: Run | None = None
-        self.newer: Run | None = None
+        self.older: BlockRun | None = None
+        self.newer: BlockRun | None = None
 
     def key(self, offset: int) -> int:
         assert self.content is not None
@@ -55,26 +55,26 @@ class ReleaseOrder:
     __slots__ = ("end",)
 
     def __init__(self) -> None:
-        self.end = Run(None, 0, 0, 0)
+        self.end = BlockRun(None, 0, 0, 0)
         self.end.older = self.end.newer = self.end
 
-    def first(self) -> Run:
+    def first(self) -> BlockRun:
         run = self.end.newer
         assert run is not None
         assert run is not self.end, "evicting from a cache without unreferenced runs"
         return run
 
-    def append(self, run: Run) -> None:
+    def append(self, run: BlockRun) -> None:
         assert self.end.older is not None
         self.insert_after(self.end.older, run)
 
-    def insert_after(self, older: Run, run: Run) -> None:
+    def insert_after(self, older: BlockRun, run: BlockRun) -> None:
         newer = older.newer
         assert newer is not None
         run.older, run.newer = older, newer
         older.newer = newer.older = run
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: BlockRun) -> None:
         assert run.older is not None
         assert run.newer is not None
         run.older.newer, run.newer.older = run.newer, run.older
@@ -90,6 +90,8 @@ class ReleaseOrder:
 class HashedStore:
     """Blocks with identity: hash chain, reference counts, eviction by time of release."""
 
+    knows_contents = True
+
     def __init__(self, total_blocks: int, block_tokens: int) -> None:
         self.total_blocks = total_blocks
         self.block_tokens = block_tokens
@@ -97,8 +99,7 @@ class HashedStore:
         self.cached_blocks = 0
         self.evicted_blocks = 0
         self.evictions: list[int] | None = None
-        """Keys of evicted blocks in order, when somebody wants them: set it to a list."""
-        self._heads: dict[int, Run] = {}
+        self._heads: dict[int, BlockRun] = {}
         """Key of a run's first block -> the first registered of the runs over it."""
         self._order = ReleaseOrder()
 
@@ -120,7 +121,7 @@ class HashedStore:
             at += blocks  # within the run too: it may have grown past a point where others had branched off
         return Hit(at, free, tuple(found)) if found else NO_HIT
 
-    def _common(self, run: Run, content: Content, at: int, limit: int) -> int:
+    def _common(self, run: BlockRun, content: Content, at: int, limit: int) -> int:
         """Blocks from `at` on that the run, which starts there, has in common with the content. At least 1."""
         most = min(run.length, limit - at)
         if run.content is content or run.key(most - 1) == content.key(at + most - 1):
@@ -141,8 +142,8 @@ class HashedStore:
     # -- commands
 
     def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
-        table: list[tuple[Run, int]] = []
-        found: tuple[tuple[Run, int], ...] = hit.runs  # type: ignore[assignment]
+        table: list[tuple[BlockRun, int]] = []
+        found: tuple[tuple[BlockRun, int], ...] = hit.runs  # type: ignore[assignment]
         for run, blocks in found:
             held = run if blocks == run.length else self._split(run, blocks)
             self._reference(held)
@@ -166,11 +167,11 @@ class HashedStore:
         content = request.content
         assert content is not None
         self._register(request, content, full_blocks if returns else min(full_blocks, content.shared_blocks))
-        table: list[tuple[Run, int]] = request.table  # type: ignore[assignment]
+        table: list[tuple[BlockRun, int]] = request.table  # type: ignore[assignment]
         named = table[-1][0].start + table[-1][0].length if table else 0
         self.free_blocks += held_blocks - full_blocks
         if full_blocks > named:
-            self._dereference(Run(None, named, full_blocks - named, 1))
+            self._dereference(BlockRun(None, named, full_blocks - named, 1))
         for run, start in reversed(table):
             self._dereference(run)
             while run.start > start:
@@ -188,14 +189,14 @@ class HashedStore:
 
     # -- runs
 
-    def _reference(self, run: Run) -> None:
+    def _reference(self, run: BlockRun) -> None:
         if run.refs == 0:
             self._order.remove(run)
             self.cached_blocks -= run.length
             self.free_blocks -= run.length
         run.refs += 1
 
-    def _dereference(self, run: Run) -> None:
+    def _dereference(self, run: BlockRun) -> None:
         run.refs -= 1
         if run.refs == 0:
             self._order.append(run)
@@ -204,7 +205,7 @@ class HashedStore:
 
     def _register(self, request: Request, content: Content, upto: int) -> None:
         """Name the request's blocks up to `upto`, which it holds already."""
-        table: list[tuple[Run, int]] = request.table  # type: ignore[assignment]
+        table: list[tuple[BlockRun, int]] = request.table  # type: ignore[assignment]
         last = table[-1][0] if table else None
         at = last.start + last.length if last is not None else 0
         while at < upto:
@@ -215,24 +216,24 @@ class HashedStore:
             elif last is not None and last.content is content and last.refs == 1 and last.twins is None:
                 last.length += upto - at
             else:  # nothing deeper can be cached either
-                last = Run(content, at, upto - at, 1)
+                last = BlockRun(content, at, upto - at, 1)
                 self._heads[content.key(at)] = last
                 table.append((last, at))
             at = last.start + last.length
 
-    def _add_twin(self, first: Run, content: Content, at: int, upto: int) -> Run:
+    def _add_twin(self, first: BlockRun, content: Content, at: int, upto: int) -> BlockRun:
         """Hold blocks whose keys are registered already, as far as `first` covers them."""
         blocks = self._common(first, content, at, upto)
         if blocks < first.length:
             first = self._split(first, blocks)
-        twin = Run(content, at, blocks, 1)
+        twin = BlockRun(content, at, blocks, 1)
         if first.twins is None:
             first.twins = [first]
         first.twins.append(twin)
         twin.twins = first.twins
         return twin
 
-    def _split(self, run: Run, blocks: int) -> Run:
+    def _split(self, run: BlockRun, blocks: int) -> BlockRun:
         """Cut the first `blocks` blocks off a run, and off its twins; returns the new head. The tail stays itself."""
         heads = [self._split_one(each, blocks) for each in run.twins or (run,)]
         if run.twins is not None:
@@ -243,8 +244,8 @@ class HashedStore:
             self._heads[heads[0].key(0)] = heads[0]
         return heads[(run.twins or [run]).index(run)]
 
-    def _split_one(self, tail: Run, blocks: int) -> Run:
-        head = Run(tail.content, tail.start, blocks, tail.refs)
+    def _split_one(self, tail: BlockRun, blocks: int) -> BlockRun:
+        head = BlockRun(tail.content, tail.start, blocks, tail.refs)
         head.above, tail.above = tail.above, head
         tail.start += blocks
         tail.length -= blocks
@@ -270,7 +271,7 @@ class HashedStore:
                 self._order.remove(run)
                 self._drop(run)
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: BlockRun) -> None:
         """A run's contents are gone; a twin that was hidden behind it is found from now on."""
         if run.content is None:
             return
@@ -284,7 +285,7 @@ class HashedStore:
         if len(twins) == 1:
             twins[0].twins = None
 
-    def _named_runs(self) -> Iterator[Run]:
+    def _named_runs(self) -> Iterator[BlockRun]:
         for run in self._heads.values():
             yield from run.twins or (run,)
 

@@ -28,10 +28,14 @@ class BlockStore(Protocol):
     A *full* block is one whose tokens are all known and computed (or being computed): prefix caches register it.
     """
 
+    knows_contents: bool
+    """Whether it is a prefix cache; then requests need their `content`."""
     block_tokens: int
     total_blocks: int
     free_blocks: int
     """Blocks that could be taken now: blank ones and cached ones without a reference."""
+    evictions: list[int] | None
+    """Keys of evicted blocks in order, if somebody wants them: set it to a list."""
 
     @property
     def cached_blocks(self) -> int:
@@ -69,6 +73,7 @@ class BlockStore(Protocol):
 class CountingStore:
     """No sharing: one number. The baseline, and the fastest."""
 
+    knows_contents = False
     evicted_blocks = 0
     cached_blocks = 0
 
@@ -76,6 +81,7 @@ class CountingStore:
         self.total_blocks = total_blocks
         self.block_tokens = block_tokens
         self.free_blocks = total_blocks
+        self.evictions: list[int] | None = None
 
     def match(self, request: Request, *, most_blocks: int | None = None) -> Hit:
         return NO_HIT

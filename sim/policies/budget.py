@@ -70,7 +70,7 @@ class ListOrder:
             raise ValueError(f"max_tokens must be >= 1, got {max_tokens}")
         if chunk_cap < 0:
             raise ValueError(f"chunk_cap must be >= 0 (0 = no cap), got {chunk_cap}")
-        self.max_tokens = max_tokens
+        self.max_tokens = self.limit = max_tokens
         self.chunk_cap = chunk_cap
         self.adaptive_cap = adaptive_cap
         self.chunked = chunked
@@ -172,7 +172,7 @@ class PerKind:
                 raise ValueError(f"{name} must be >= 1, got {value}")
         if not 0 <= prefill_min_tokens < max_tokens:
             raise ValueError(f"prefill_min_tokens must be >= 0 and < max_tokens, got {prefill_min_tokens}")
-        self.max_tokens = max_tokens
+        self.max_tokens = self.limit = max_tokens
         self.max_decodes = max_decodes
         self.max_prefill_tokens = max_prefill_tokens
         self.max_chunk_tokens = max_chunk_tokens
@@ -274,7 +274,7 @@ class TokenWork:
             raise ValueError(f"max_work must be > 0, got {max_work}")
         if chunk_cap < 1:
             raise ValueError(f"chunk_cap must be >= 1, got {chunk_cap}")
-        self.max_work = max_work
+        self.max_work = self.limit = max_work
         self.chunk_cap = chunk_cap
         self.work = weights
 

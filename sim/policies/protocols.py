@@ -92,6 +92,10 @@ class BudgetPolicy(Protocol):
         (unfinished prompts, then new ones, then decodes)."""
 
     @property
+    def limit(self) -> float:
+        """Tokens or token-work per step, for reports; at least 1 << 60 is unlimited."""
+
+    @property
     def counts_queue(self) -> bool:
         """Whether a grant depends on how many wait, so that a request behind a blocked head may let that head in."""
 

@@ -98,7 +98,7 @@ def test_simultaneous_arrivals_at_an_idle_engine_all_get_into_the_first_step() -
             )
         )
         assert list(run.requests.admitted_ns) == [1_000_000_000] * 5
-        assert list(run.logs[0].steps.prefill_requests)[0] == 5
+        assert run.logs[0].steps.prefill_requests[0] == 5
 
 
 def test_an_arrival_exactly_at_a_step_end_is_considered_by_the_next_step() -> None:
