@@ -99,9 +99,7 @@ DEVICES: Mapping[str, DeviceSpec] = {
 }
 
 
-def _model(
-    name: str, shape: tuple[int, int, int, int], widths: tuple[int, int, int], max_model_len: int
-) -> ModelSpec:
+def _model(name: str, shape: tuple[int, int, int, int], widths: tuple[int, int, int], max_model_len: int) -> ModelSpec:
     """`shape`: layers, query heads, KV heads, head size; `widths`: hidden, intermediate, vocabulary."""
     layers, query_heads, kv_heads, head_dim = shape
     hidden, intermediate, vocabulary = widths

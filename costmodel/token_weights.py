@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.curve import NS_PER_S, CurveModel, KvCurve, hinged_curve
-from costmodel.features import QUANTITY_NAMES, Feature, feature_values, quantities
+from costmodel.features import QUANTITY_NAMES, Feature, feature_values, quantity_row
 from costmodel.graphs import GraphBuckets
 from costmodel.shape import StepShape
 
@@ -86,7 +86,7 @@ class TokenWeightsModel(CurveModel):
         self._kv_curves: dict[int, KvCurve] = {}
 
     def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
-        measured = quantities(shape, padding_rows)
+        measured = quantity_row(shape, padding_rows)
         base_s = 0.0
         for place, s_per_unit in self._slopes:
             base_s += s_per_unit * measured[place]

@@ -230,7 +230,7 @@ class Loop:
         ]
         turn["total"] = sum(row.tokens for row in rows)
         turn["preempted"] = _ids(plan.preempted) if plan is not None else []
-        turn["alloc_failed"] = _ids(plan.refused if plan is not None else core.nothing_planned.refused)
+        turn["alloc_failed"] = _ids(plan.refused if plan is not None else core.latest_draft.refused)
         turn["evicted"] = [[key, 0] for key in evictions]
         turn["notified_finished"] = sorted(self.recorder.unnotified)
         self.recorder.unnotified.clear()

@@ -150,25 +150,32 @@ class Simulation:
 
     def _loop(self) -> str | None:
         """Process events; returns why it stopped before the last one."""
-        clock, limits = self.clock, self.limits
-        max_time = limits.max_time_ns
+        rows, limits = len(self.arrivals.arrival_ns), self.limits
+        limited = limits.max_time_ns is not None or limits.max_steps is not None
         while True:
             for _ in range(EVENTS_PER_PROGRESS):
-                if self._next_row == len(self.arrivals.arrival_ns) and all(server.core.idle for server in self.servers):
+                if self._next_row == rows and all(server.core.idle for server in self.servers):
                     return None  # what is left on the clock are alarms of requests that have ended
-                if max_time is not None and clock.peek() > max_time:
-                    clock.run(until=max_time) if max_time > clock.now_ns else None
-                    return f"--max-sim-time {max_time / 1e9:g} s"
-                if limits.max_steps is not None and self._steps() >= limits.max_steps:
-                    return f"--max-steps {limits.max_steps}"
+                if limited and (why := self._limit_reached()) is not None:
+                    return why
                 if self._interrupted:
                     return "Ctrl-C"
                 try:
-                    clock.step()
+                    self.clock.step()
                 except EmptySchedule:
                     return None
             if self.progress is not None:
-                self.progress(clock.now_ns, self._next_row)
+                self.progress(self.clock.now_ns, self._next_row)
+
+    def _limit_reached(self) -> str | None:
+        clock, max_time, max_steps = self.clock, self.limits.max_time_ns, self.limits.max_steps
+        if max_time is not None and clock.peek() > max_time:
+            if max_time > clock.now_ns:
+                clock.run(until=max_time)
+            return f"--max-sim-time {max_time / 1e9:g} s"
+        if max_steps is not None and self._steps() >= max_steps:
+            return f"--max-steps {max_steps}"
+        return None
 
     def _steps(self) -> int:
         return sum(server.steps_run for server in self.servers)

@@ -244,17 +244,17 @@ def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: Re
             ghost = Request("", prompt_tokens=cached.tokens, max_tokens=1, content=content)
             core.store.seed(ghost, content.shared_blocks)
         for row, given in enumerate(scenario.initial.running):
-            content = None
+            shared: Content | None = None
             if core.store.knows_contents:
                 ids = chain.chained(given.prefix_ids)
-                content = prompt_content(ids, group_tokens, given.prompt_tokens, core.block_tokens)
+                shared = prompt_content(ids, group_tokens, given.prompt_tokens, core.block_tokens)
             request = Request(
                 given.id,
                 prompt_tokens=given.prompt_tokens,
                 max_tokens=given.max_tokens or core.spec.max_model_len - given.prompt_tokens,
                 priority=given.priority,
                 client=given.client,
-                content=content,
+                content=shared,
                 row=row,
             )
             columns.engine[row] = 0

@@ -85,11 +85,13 @@ class Server:
             if self._tick is None:
                 self.start()
             return
-        why = core.why_ignored(request)
-        if why is None:
-            self._cut(self.clock.now_ns)
-        elif self.flights[-1].deferred is None:
-            self._note_blocked(why)
+        flight = self.flights[-1]
+        if flight.plan.steps > 1:
+            why = core.why_ignored(request)
+            if why is None:
+                self._cut(log.now_ns)
+            elif flight.deferred is None:
+                self._note_blocked(why)
 
     def remove(self, request: Request, event: Event, reason: str) -> None:
         """Cancel or time out a live request: at once if it waits, at the end of the step in progress if it runs."""
@@ -115,6 +117,8 @@ class Server:
     def _cut(self, time_ns: int) -> None:
         """End the newest plan so that the next is made at the coming boundary."""
         flight = self.flights[-1]
+        if flight.plan.steps == 1:
+            return
         done, boundary_ns = self._boundary_after(flight, time_ns)
         steps = max(1, done + self.depth - 1)
         if steps < flight.plan.steps:
@@ -145,7 +149,7 @@ class Server:
         if self.flights:
             self._settle(now)
         while True:
-            flight = None if self._steps_used_up() else self._plan(now)
+            flight = None if self.max_steps is not None and self._steps_left() <= 0 else self._plan(now)
             if flight is None:
                 if self.flights:
                     self._tick_at(self.flights[-1].ends_ns[-1])
@@ -155,10 +159,9 @@ class Server:
                 self._tick_at(next_ns)
                 return
 
-    def _steps_used_up(self) -> bool:
-        if self.max_steps is None:
-            return False
-        return self.steps_run + sum(flight.plan.steps for flight in self.flights) >= self.max_steps
+    def _steps_left(self) -> int:
+        assert self.max_steps is not None
+        return self.max_steps - self.steps_run - sum(flight.plan.steps for flight in self.flights)
 
     def _next_planning(self, flight: Flight) -> int:
         """When the plan after this one is made: with depth 2, as its last step starts to execute."""
@@ -201,11 +204,10 @@ class Server:
         log.now_ns = now
         plan = core.plan_step()
         if plan is None:
-            log.blocked(now, core.nothing_planned.deferred)
+            log.blocked(now, core.latest_draft.deferred)
             return None
         if self.max_steps is not None:
-            ahead = sum(flight.plan.steps for flight in self.flights)
-            core.cut(plan, max(1, min(plan.steps, self.max_steps - self.steps_run - ahead)))
+            core.cut(plan, min(plan.steps, self._steps_left()))
         start = self.flights[-1].ends_ns[-1] if self.flights else now
         times = self.cost.step_times_ns(plan.shape, plan.steps)
         ends = [start + times[0]] if len(times) == 1 else list(accumulate(times, initial=start))[1:]

@@ -147,8 +147,8 @@ class Admit:
             return FOREVER
         return core.spec.admission.steady_steps(core, plan)
 
-    def why_ignored(self, core: EngineState, arrived: Request) -> Decision | None:
-        """Why a request just queued changes nothing in a stretch in progress; None if it must be looked at.
+    def why_ignored(self, core: EngineState, arrived: Request, draft: StepDraft) -> Decision | None:
+        """Why a request just queued changes nothing in the stretch that came of a draft; None if it must be looked at.
 
         Behind a blocked head nobody is looked at. A new head is not, if a test that is the same for everybody says no.
         """
@@ -156,7 +156,7 @@ class Admit:
             return BATCH_RUNS
         if not self.skip_misfits and core.waiting.first() is not arrived:
             return None if core.spec.budget.counts_queue else BEHIND
-        candidate = Candidate(arrived, core.next_draft(), whole_prompt=self.whole_prompt)
+        candidate = Candidate(arrived, draft, whole_prompt=self.whole_prompt)
         for test in self.tests:
             if test.needs_candidate:
                 return None

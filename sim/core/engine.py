@@ -53,8 +53,9 @@ class EngineCore(EngineState):
         self.max_stretch = max_stretch
         """The most steps a plan may hold; 1 makes every step a plan of its own."""
         self.passes = arranged(spec.passes, spec.budget.serve)
-        self.nothing_planned = StepDraft(spec.budget.open(self), spec.admission.open(self))
-        """What the passes said when `plan_step` last returned None."""
+        self.latest_draft = StepDraft(spec.budget.open(self), spec.admission.open(self))
+        """What the passes said when `plan_step` was last called; its meter has what the step left over."""
+        self._admits = [each for each in self.passes if isinstance(each, Admit)]
         self._turn = forwards(self.passes)
         self._forward = 0
         """Which of the turn's forwards comes next."""
@@ -124,13 +125,12 @@ class EngineCore(EngineState):
         self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
 
     def why_ignored(self, arrived: Request) -> Decision | None:
-        """Why a request just submitted need not end the stretch in progress; None if it must be looked at."""
+        """Why a request just submitted need not end the stretch planned last; None if it must be looked at."""
         why: Decision | None = None
-        for step_pass in self.passes:
-            if isinstance(step_pass, Admit):
-                why = step_pass.why_ignored(self, arrived)
-                if why is None:
-                    return None
+        for admit in self._admits:
+            why = admit.why_ignored(self, arrived, self.latest_draft)
+            if why is None:
+                return None
         return why
 
     # -- planning
@@ -152,6 +152,7 @@ class EngineCore(EngineState):
     def _plan_from(self, forward: int) -> BatchPlan | None:
         """The first forward of the turn, from this one on, that has something to run."""
         draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
+        self.latest_draft = draft
         for number, (passes, run) in enumerate(self._turn[forward:], start=forward + 1):
             for apply in passes:
                 apply(self, draft)
@@ -159,7 +160,6 @@ class EngineCore(EngineState):
                 self._forward = 0 if run.restart or number == len(self._turn) else number
                 return self._seal(draft)
         self._forward = 0
-        self.nothing_planned = draft
         return self._seal(draft) if draft.preempted else None
 
     def _set_aside_ended(self) -> None:

@@ -95,12 +95,6 @@ class EngineState:
 
     # -- what passes do to the draft
 
-    def next_draft(self) -> StepDraft:
-        """The next step's draft as it would be now with every decode in it, to try a test on; nothing is taken."""
-        draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
-        draft.meter.spend_decodes(self.cohort.size, self.cohort.context_tokens)
-        return draft
-
     def blocks_to_add(self, request: Request, tokens: int) -> int:
         """Blocks that a running request lacks for computing `tokens` more."""
         if request.decoding:

@@ -318,7 +318,7 @@ class OurEngine:
             ],
             "preempted": [request.id for request in (plan.preempted if plan is not None else [])],
             "refused": [
-                request.id for request in (plan.refused if plan is not None else self.core.nothing_planned.refused)
+                request.id for request in (plan.refused if plan is not None else self.core.latest_draft.refused)
             ],
             **self.state(),
         }

@@ -63,7 +63,7 @@ class Scenario:
 def random_scenario(seed: int, **fixed: Any) -> Scenario:
     """The scenario of a seed; `fixed` overrides flags."""
     rng = Random(seed)
-    flags = {**_random_flags(rng), **fixed}
+    flags = {**_random_flags(rng), **(_crush(rng) if rng.random() < 0.3 else {}), **fixed}
     jobs = _random_jobs(rng, flags)
     return Scenario(flags, jobs, _random_aborts(rng, jobs))
 
@@ -93,6 +93,24 @@ def _random_flags(rng: Random) -> dict[str, Any]:
         "scheduling_policy": rng.choice(("fcfs", "priority")),
         "enable_prefix_caching": rng.random() < 0.7,
         "async_scheduling": rng.random() < 0.5,
+    }
+
+
+def _crush(rng: Random) -> dict[str, Any]:
+    """Everybody gets in and nobody has room: urgent requests behind others that give way in the middle of the list."""
+    block_size = rng.choice((1, 2, 4))
+    longest = rng.choice((16, 24, 40))
+    return {
+        "block_size": block_size,
+        "max_model_len": longest,
+        "num_gpu_blocks_override": 1 + int(longest // block_size * rng.choice((1, 1.3, 1.7))),
+        "max_num_batched_tokens": rng.choice((40, 200)),
+        "max_num_seqs": 64,
+        "max_num_active_seqs": None,
+        "long_prefill_token_threshold": rng.choice((0, 0, 3)),
+        "scheduler_reserve_full_isl": rng.random() < 0.3,
+        "scheduling_policy": "priority",
+        "watermark": 0.0,
     }
 
 
