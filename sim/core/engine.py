@@ -56,6 +56,7 @@ class EngineCore(EngineState):
         self.latest_draft = StepDraft(spec.budget.open(self), spec.admission.open(self))
         """What the passes said when `plan_step` was last called; its meter has what the step left over."""
         self._admits = [each for each in self.passes if isinstance(each, Admit)]
+        self._steady = [each.steady_steps for each in self.passes]
         self._turn = forwards(self.passes)
         self._forward = 0
         """Which of the turn's forwards comes next."""
@@ -182,9 +183,8 @@ class EngineCore(EngineState):
             context -= self._advance_some(draft.decodes)
         elif decodes:
             cohort.step += 1
-        shape = StepShape(
-            tuple([(item.tokens, item.context) for item in draft.items]), decodes, context if decodes else 0
-        )
+        chunks = tuple([(item.tokens, item.context) for item in draft.items]) if draft.items else ()
+        shape = StepShape(chunks, decodes, context if decodes else 0)
         self._plans += 1
         plan = BatchPlan(self._plans, draft, shape=shape, decode_step=decode_step)
         for item in draft.items:
@@ -230,13 +230,11 @@ class EngineCore(EngineState):
         steps = min(self._endings.next_step() - plan.decode_step, self.max_stretch)
         if steps > 1 and self.learners:
             steps = min(steps, self._steps_to_next_full_block())
-        for step_pass in self.passes:
+        for steady_steps in self._steady:
             if steps <= 1:
                 return 1
-            steps = min(steps, step_pass.steady_steps(self, plan))
-        if steps > 1:
-            steps = 1 + cohort.affordable_steps(self.store.free_blocks, steps - 1)
-        return steps
+            steps = min(steps, steady_steps(self, plan))
+        return 1 + cohort.affordable_steps(self.store.free_blocks, steps - 1) if steps > 1 else 1
 
     def _steps_to_next_full_block(self) -> int:
         """Steps up to the one in which an output fills a block that others may hit: it must open a plan."""
@@ -267,7 +265,8 @@ class EngineCore(EngineState):
         """
         in_flight = self._in_flight
         assert plan is in_flight.plans[0]
-        self.schedule_through(plan, steps)
+        if steps > plan.scheduled:
+            self.schedule_through(plan, steps)
         plan.committed = steps
         if plan.decode_requests:
             self._preemptions_since_token = 0

@@ -27,6 +27,7 @@ STATE_CODES = {state: code for code, state in enumerate(STATES)}
 BLOCKERS = tuple(Blocker)
 BLOCKER_CODES = {blocker: code for code, blocker in enumerate(BLOCKERS)}
 
+NOBODY = BLOCKER_CODES[Blocker.NOTHING]
 NEVER = -1
 """In a time column: it has not happened."""
 
@@ -219,7 +220,7 @@ class EngineLog(Observer):
 
     def blocked(self, since_ns: int, by: Decision | None) -> None:
         """From `since_ns` on the head of the queue waits for this (None: nobody waits, or nobody has looked yet)."""
-        code = BLOCKER_CODES[by.blocker if by is not None else Blocker.NOTHING]
+        code = BLOCKER_CODES[by.blocker] if by is not None else NOBODY
         if code != self.blocked_by[-1]:
             self.blocked_since_ns.append(since_ns)
             self.blocked_by.append(code)
