@@ -13,7 +13,7 @@ from calibrate.fit_report import fit_report
 from calibrate.profile_from_tables import profile_from_tables, table_provenance
 from calibrate.public_tables import read_tables
 from costmodel.specs import device_spec, model_spec
-from sim.commands.main import Failure, wrong_use
+from sim.commands.errors import Failure, wrong_use
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Fit cost profiles to measurements.")
 

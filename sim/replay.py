@@ -7,8 +7,6 @@ from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from costmodel.config import (
     CostModelConfig,
     LinearConfig,
@@ -25,20 +23,14 @@ from sim.core.request import Request
 from sim.core.spec import EngineSpec
 from sim.driver import Arrivals, Limits, Simulation
 from sim.engines import UNKNOWN_HARDWARE, Hardware
+from sim.inputs import prompt_content, set_up, to_ns, with_initial, workload
 from sim.kv.content import Content
 from sim.policies.registry import REGISTRIES
 from sim.results.columns import EngineLog, RequestColumns
 from sim.results.run import EngineFacts, RunResult, Slo
-from sim.scenario import Bundled, Inline, PolicyChoice, Scenario, ScenarioError, Synthetic, TraceFile
-from workloads.bundled import bundled_trace
-from workloads.formats import read_trace
-from workloads.max_tokens import resolve_max_tokens
+from sim.scenario import PolicyChoice, Scenario, ScenarioError, TraceFile
 from workloads.prefix import PrefixChain
-from workloads.select import limit, scale_rate
-from workloads.synthetic import generate
-from workloads.trace import UNKNOWN, PrefixIds, Trace
-
-NS_PER_S = 1_000_000_000
+from workloads.trace import Trace
 
 
 def replay(
@@ -63,7 +55,7 @@ def replay(
         logs=[log],
         requests=columns,
         arrivals=_arrivals(trace, core, first_row=len(scenario.initial.running)),
-        limits=Limits(_ns(scenario.max_sim_time_s), scenario.max_steps),
+        limits=Limits(to_ns(scenario.max_sim_time_s), scenario.max_steps),
         progress=progress,
     )
     outcome = simulation.run()
@@ -83,66 +75,7 @@ def replay(
     )
 
 
-# -- the workload
-
-
-def workload(scenario: Scenario, spec: EngineSpec, chain: PrefixChain) -> Trace:
-    """The requests that will arrive, max_tokens filled in. Raises TraceError, ScenarioError, OSError."""
-    trace = _requests(scenario, chain)
-    if scenario.limit is not None:
-        trace = limit(trace, scenario.limit)
-    if scenario.rate_scale != 1.0:
-        trace = scale_rate(trace, scenario.rate_scale)
-    return resolve_max_tokens(trace, scenario.max_tokens_from, max_model_len=spec.max_model_len)
-
-
-def _requests(scenario: Scenario, chain: PrefixChain) -> Trace:
-    source = scenario.workload
-    if isinstance(source, TraceFile):
-        return _trace_file(source)
-    if isinstance(source, Bundled):
-        return bundled_trace(source.name)
-    if isinstance(source, Synthetic):
-        return generate(source, scenario.seed)
-    return _inline(source, chain)
-
-
-def _trace_file(source: TraceFile) -> Trace:
-    trace = read_trace(
-        source.path, format=source.format, columns=source.columns, on_bad_row=source.on_bad_row, sort=source.sort
-    )
-    if source.sha256 is not None and source.sha256 != trace.sha256:
-        raise ScenarioError(
-            f"workload: {trace.name} has sha256 {trace.sha256}, the scenario was made for {source.sha256}"
-        )
-    return trace
-
-
-def _inline(source: Inline, chain: PrefixChain) -> Trace:
-    rows = source.requests
-
-    def times(name: str) -> Any:
-        return np.array([UNKNOWN if getattr(row, name) is None else _ns(getattr(row, name)) for row in rows], np.int64)
-
-    def numbers(name: str) -> Any:
-        return np.array([UNKNOWN if getattr(row, name) is None else getattr(row, name) for row in rows], np.int64)
-
-    prefix = PrefixIds(source.prefix_group_tokens, [chain.chained(row.prefix_ids) for row in rows])
-    return Trace(
-        name="inline",
-        format="inline",
-        arrival_ns=times("arrival_s"),
-        prompt_tokens=numbers("prompt_tokens"),
-        output_tokens=numbers("output_tokens"),
-        max_tokens=numbers("max_tokens"),
-        request_ids=[row.id if row.id is not None else str(at) for at, row in enumerate(rows)],
-        priority=numbers("priority"),
-        clients=[row.client for row in rows],
-        queue_timeout_ns=times("queue_timeout_s"),
-        timeout_ns=times("timeout_s"),
-        cancel_after_ns=times("cancel_after_s"),
-        prefix=prefix if any(row.prefix_ids for row in rows) else None,
-    )
+# -- arrivals
 
 
 def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
@@ -189,18 +122,6 @@ def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]
     return lambda row: prompt_content(prefix.ids[row], prefix.group_tokens, prompts[row], block_tokens)
 
 
-def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, block_tokens: int) -> Content:
-    """Only full engine blocks inside the prompt are shared. Raises ScenarioError if groups are no whole blocks."""
-    per_id, rest = divmod(group_tokens, block_tokens)
-    if rest:
-        raise ScenarioError(
-            f"the trace names prefixes by groups of {group_tokens} tokens, which are no whole blocks of "
-            f"{block_tokens}: choose a block size that divides {group_tokens}, or switch prefix caching off"
-        )
-    shared = min(prompt_tokens // block_tokens, len(ids) * per_id)
-    return Content(ids, shared_blocks=shared, owner=0, blocks_per_id=per_id)
-
-
 # -- the engine
 
 
@@ -234,40 +155,6 @@ def _policy(kind: str, choice: PolicyChoice, cost: CostModelConfig) -> Any:
         raise ScenarioError(f"policies.{kind}: {error}") from None
 
 
-def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: RequestColumns) -> None:
-    """Put the initial state into an engine. Raises ScenarioError if it does not fit."""
-    group_tokens = scenario.workload.prefix_group_tokens if isinstance(scenario.workload, Inline) else 16
-    try:
-        for cached in scenario.initial.cached:
-            ids = chain.chained(cached.prefix_ids)
-            content = prompt_content(ids, group_tokens, cached.tokens, core.block_tokens)
-            ghost = Request("", prompt_tokens=cached.tokens, max_tokens=1, content=content)
-            core.store.seed(ghost, content.shared_blocks)
-        for row, given in enumerate(scenario.initial.running):
-            shared: Content | None = None
-            if core.store.knows_contents:
-                ids = chain.chained(given.prefix_ids)
-                shared = prompt_content(ids, group_tokens, given.prompt_tokens, core.block_tokens)
-            request = Request(
-                given.id,
-                prompt_tokens=given.prompt_tokens,
-                max_tokens=given.max_tokens or core.spec.max_model_len - given.prompt_tokens,
-                priority=given.priority,
-                client=given.client,
-                content=shared,
-                row=row,
-            )
-            columns.engine[row] = 0
-            core.place(
-                request,
-                computed_tokens=given.computed_tokens,
-                output_tokens=given.output_tokens,
-                stop_after=given.output_tokens + given.remaining_output_tokens,
-            )
-    except ValueError as error:
-        raise ScenarioError(f"initial: {error}") from None
-
-
 # -- what the result says of itself
 
 
@@ -280,34 +167,6 @@ def describe(scenario: Scenario, trace: Trace) -> dict[str, Any]:
     if isinstance(scenario.cost, ProfileConfig):
         description["cost"]["name"] = Path(scenario.cost.name).name
     return description
-
-
-def with_initial(trace: Trace, scenario: Scenario) -> Trace:
-    """The trace with the initially running requests as its first rows; they arrive at 0, and run already."""
-    given = scenario.initial.running
-    if not given:
-        return trace
-    zeros = np.zeros(len(given), np.int64)
-
-    def ahead(values: Any, column: Any) -> Any:
-        return None if column is None else np.concatenate([np.array(values, np.int64), column])
-
-    unknown = zeros + UNKNOWN
-    ids = trace.request_ids or [str(at) for at in range(len(trace))]
-    return with_changes(
-        trace,
-        arrival_ns=ahead(zeros, trace.arrival_ns),
-        prompt_tokens=ahead([one.prompt_tokens for one in given], trace.prompt_tokens),
-        output_tokens=ahead([one.output_tokens + one.remaining_output_tokens for one in given], trace.output_tokens),
-        max_tokens=ahead([one.max_tokens or UNKNOWN for one in given], trace.max_tokens),
-        request_ids=[*(one.id for one in given), *ids],
-        priority=ahead([one.priority for one in given], trace.priority),
-        clients=None if trace.clients is None else [*(one.client for one in given), *trace.clients],
-        queue_timeout_ns=ahead(unknown, trace.queue_timeout_ns),
-        timeout_ns=ahead(unknown, trace.timeout_ns),
-        cancel_after_ns=ahead(unknown, trace.cancel_after_ns),
-        prefix=trace.prefix and PrefixIds(trace.prefix.group_tokens, [*(() for _ in given), *trace.prefix.ids]),
-    )
 
 
 def _facts(core: EngineCore) -> EngineFacts:
@@ -341,7 +200,3 @@ def _notes(scenario: Scenario, trace: Trace) -> list[str]:
         profile = load_profile(scenario.cost.name)
         notes += [f"profile {profile.name}: {line}" for line in (*profile.assumed, *profile.derived)]
     return notes
-
-
-def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * NS_PER_S)

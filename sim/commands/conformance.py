@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.main import Failure, wrong_use
+from sim.commands.errors import Failure, wrong_use
 from sim.conformance import BadRecording, Comparison, NotCovered, check, emit, engine_of, load
 from sim.engines import VllmV1
 

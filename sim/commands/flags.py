@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from difflib import get_close_matches
 
-from sim.commands.main import wrong_use
+from sim.commands.errors import wrong_use
 from sim.engines import ENGINES, EngineConfig
 
 REWRITTEN = "--engine-flag"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from costmodel.profile import profile_names
-from sim.commands.main import wrong_use
+from sim.commands.errors import wrong_use
 from sim.engines import ENGINES
 from sim.policies import all_policies
 from sim.policies.registry import Registry

@@ -14,6 +14,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from sim.commands.errors import Failure
+
 COMMANDS = {
     "replay": "sim.commands.replay:replay",
     "conformance": "sim.commands.conformance:conformance",
@@ -64,18 +66,6 @@ app = typer.Typer(
 @app.callback()
 def root() -> None:
     """Only there so that typer makes a group."""
-
-
-class Failure(Exception):
-    """What a command could not do, in one line, with its exit status."""
-
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-def wrong_use(text: str) -> Failure:
-    return Failure(text, 2)
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands.errors import wrong_use
 from sim.commands.flags import engine_flags
-from sim.commands.main import wrong_use
 from sim.commands.progress import Progress
 from sim.replay import replay as run_scenario
 from sim.scenario import Scenario, make_scenario, read_scenario

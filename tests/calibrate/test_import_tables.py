@@ -19,7 +19,7 @@ from costmodel.profile import Profile, load_profile
 from costmodel.shape import StepShape
 from costmodel.specs import device_spec, model_spec
 from costmodel.token_weights import TokenWeightsModel
-from sim.commands.main import Failure
+from sim.commands.errors import Failure
 
 SHIPPED = "h100-llama-3.1-8b-bf16"
 TABLES = "data/profiles/aiconfigurator/h100_sxm/vllm-0.24.0"
