@@ -167,12 +167,15 @@ def _random_aborts(rng: Random, jobs: tuple[Job, ...]) -> tuple[Abort, ...]:
     return tuple(sorted(aborts, key=lambda abort: (abort.turn, abort.during)))
 
 
-def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """The smallest scenario found from here that still fails."""
+def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], *, tries: int = 2000) -> Scenario:
+    """A small scenario found from here that still fails."""
     shrunk = True
     while shrunk:
         shrunk = False
         for smaller in _smaller(scenario):
+            tries -= 1
+            if tries < 0:
+                return scenario
             if fails(smaller):
                 scenario, shrunk = smaller, True
                 break
