@@ -46,10 +46,11 @@ class _At(SimpyEvent):
     """A timeout with a priority (SimPy's own has none)."""
 
     def __init__(self, clock: SimpyClock, time_ns: int, priority: int, callback: Callable[[Alarm], None]) -> None:
-        super().__init__(clock)
-        self._ok = True
+        # Event.__init__, written out as SimPy's own Timeout does: this is made for every plan and arrival.
+        self.env = clock
+        self.callbacks = [callback]
         self._value = None
-        self.callbacks.append(callback)
+        self._ok = True
         clock.schedule(self, priority, time_ns - clock.now_ns)  # type: ignore[arg-type]
 
 

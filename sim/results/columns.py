@@ -98,7 +98,7 @@ class StepColumns:
         self.ends_ns = array("q")
         """Ends of all steps, plan after plan."""
 
-    def append(self, *row: int) -> None:
+    def append(self, row: tuple[int, ...]) -> None:
         """Values in the order of NAMES."""
         self._rows.extend(row)
 
@@ -202,21 +202,24 @@ class EngineLog(Observer):
             tokens += chunk
             pairs2 += chunk * (2 * context + chunk + 1)
         self.steps.append(
-            self.now_ns,
-            start_ns,
-            shape.decode_requests,
-            shape.decode_context_tokens,
-            len(shape.prefill),
-            tokens,
-            pairs2,
-            len(core.running),
-            len(core.waiting),
-            store.total_blocks - store.free_blocks,
-            store.cached_blocks,
-            core.reserved_blocks,
-            len(plan.preempted),
+            (
+                self.now_ns,
+                start_ns,
+                shape.decode_requests,
+                shape.decode_context_tokens,
+                len(shape.prefill),
+                tokens,
+                pairs2,
+                len(core.running),
+                len(core.waiting),
+                store.total_blocks - store.free_blocks,
+                store.cached_blocks,
+                core.reserved_blocks,
+                len(plan.preempted),
+            )
         )
-        self.blocked(self.now_ns, plan.deferred)
+        if plan.deferred is not None or self.blocked_by[-1] != NOBODY:
+            self.blocked(self.now_ns, plan.deferred)
 
     def blocked(self, since_ns: int, by: Decision | None) -> None:
         """From `since_ns` on the head of the queue waits for this (None: nobody waits, or nobody has looked yet)."""
@@ -228,8 +231,8 @@ class EngineLog(Observer):
     def ran(self, plan: BatchPlan, ends_ns: list[int], deferred: Decision | None, deferred_steps: int) -> None:
         """A plan is over, after as many steps as there are ends; `deferred_steps` of them left somebody waiting."""
         self.steps.steps.append(len(ends_ns))
-        self.steps.ends_ns.extend(ends_ns)
+        self.steps.ends_ns.fromlist(ends_ns)
         if plan.decode_requests:
-            self.decode_ends_ns.extend(ends_ns)
+            self.decode_ends_ns.fromlist(ends_ns)
         if deferred is not None and deferred_steps > 0:
             self.deferrals[deferred.reason] += deferred_steps

@@ -71,13 +71,15 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def job(id: str, prompt: int, output: int, *, turn: int = 0, ids: Any = (), priority: int = 0) -> Job:
-    return Job(id, turn, turn, priority, prompt, output, output, tuple(ids))
+def job(id: str, prompt: int, output: int, *, turn: int = 0, arrival: int = 0, ids: Any = (), priority: int = 0) -> Job:
+    return Job(id, turn, arrival or turn, priority, prompt, output, output, tuple(ids))
 
 
 def scenario(*jobs: Job, aborts: tuple[Abort, ...] = (), **flags: Any) -> Scenario:
     return Scenario({**PLAIN, **flags}, jobs, aborts)
 
+
+CRUSH = {"scheduling_policy": "priority", "enable_prefix_caching": True, "async_scheduling": True, "block_size": 2}
 
 FOUND = {
     "a one-token answer is over with its own step, not with the one before (depth 2)": scenario(
@@ -102,6 +104,39 @@ FOUND = {
         scheduling_policy="priority",
         enable_prefix_caching=True,
         async_scheduling=True,
+    ),
+    "who misses a step and leaves in it has his newest token still in flight (depth 2)": scenario(
+        job("r0", 6, 14, arrival=-2),
+        job("r1", 17, 22, arrival=-2),
+        job("r3", 19, 5, arrival=-2),
+        aborts=(Abort(28, "r3", during=True),),
+        num_gpu_blocks_override=21,
+        max_model_len=40,
+        **CRUSH,
+    ),
+    "who has missed a step has it in hand by the next (depth 2)": scenario(
+        job("r0", 3, 6),
+        job("r6", 11, 3, ids=(6000, 6001, 6002), priority=1),
+        job("r9", 12, 3),
+        job("r10", 16, 5),
+        job("r14", 11, 13),
+        job("r16", 6, 14, ids=(6000, 6001, 6002)),
+        job("r18", 1, 3, priority=1),
+        max_num_batched_tokens=12,
+        num_gpu_blocks_override=21,
+        max_model_len=24,
+        **CRUSH,
+    ),
+    "a block filled by a token that comes while its request misses a step is named then (depth 2)": scenario(
+        job("r0", 12, 1),
+        job("r1", 6, 23, ids=range(1000, 1010)),
+        job("r2", 8, 22, ids=range(1000, 1010)),
+        job("r4", 6, 12),
+        max_num_batched_tokens=7,
+        long_prefill_token_threshold=3,
+        num_gpu_blocks_override=21,
+        max_model_len=40,
+        **CRUSH,
     ),
     "a run that grew past a branch is found on both sides of it": scenario(
         job("r0", 4, 7, ids=(10, 11)),
