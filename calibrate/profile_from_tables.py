@@ -18,7 +18,6 @@ from calibrate.fit import (
     region_errors,
     worst_steps,
 )
-from calibrate.pool import kv_pool
 from calibrate.public_tables import OperatorTables
 from calibrate.samples import (
     MAX_CONTEXT_TOKENS,
@@ -27,6 +26,7 @@ from calibrate.samples import (
     samples,
 )
 from costmodel.features import Feature, feature_matrix
+from costmodel.pool import kv_pool
 from costmodel.profile import (
     SCHEMA_VERSION,
     InputFile,

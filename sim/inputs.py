@@ -13,7 +13,7 @@ from sim.core.spec import EngineSpec
 from sim.kv.content import Content
 from sim.results.columns import RequestColumns
 from sim.scenario import Bundled, Inline, Scenario, ScenarioError, Synthetic, TraceFile
-from workloads.bundled import bundled_trace
+from workloads.bundled import bundled_names, bundled_trace
 from workloads.formats import read_trace
 from workloads.max_tokens import resolve_max_tokens
 from workloads.prefix import PrefixChain
@@ -29,9 +29,12 @@ def workload(scenario: Scenario, spec: EngineSpec, chain: PrefixChain) -> Trace:
     trace = _requests(scenario, chain)
     if scenario.limit is not None:
         trace = limit(trace, scenario.limit)
-    if scenario.rate_scale != 1.0:
-        trace = scale_rate(trace, scenario.rate_scale)
-    return resolve_max_tokens(trace, scenario.max_tokens_from, max_model_len=spec.max_model_len)
+    try:
+        if scenario.rate_scale != 1.0:
+            trace = scale_rate(trace, scenario.rate_scale)
+        return resolve_max_tokens(trace, scenario.max_tokens_from, max_model_len=spec.max_model_len)
+    except ValueError as error:
+        raise ScenarioError(f"workload: {error}") from None
 
 
 def _requests(scenario: Scenario, chain: PrefixChain) -> Trace:
@@ -39,6 +42,8 @@ def _requests(scenario: Scenario, chain: PrefixChain) -> Trace:
     if isinstance(source, TraceFile):
         return _trace_file(source)
     if isinstance(source, Bundled):
+        if source.name not in bundled_names():
+            raise ScenarioError(f"workload.name: no bundled trace {source.name!r}: {', '.join(bundled_names())}")
         return bundled_trace(source.name)
     if isinstance(source, Synthetic):
         return generate(source, scenario.seed)
@@ -132,6 +137,10 @@ def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: Re
         for cached in scenario.initial.cached:
             ids = chain.chained(cached.prefix_ids)
             content = prompt_content(ids, group_tokens, cached.tokens, core.block_tokens)
+            if content.shared_blocks > core.store.free_blocks:
+                raise ValueError(
+                    f"a cached prefix of {content.shared_blocks} blocks does not fit the {core.store.free_blocks} free"
+                )
             ghost = Request("", prompt_tokens=cached.tokens, max_tokens=1, content=content)
             core.store.seed(ghost, content.shared_blocks)
         for row, given in enumerate(scenario.initial.running):

@@ -15,8 +15,9 @@ from costmodel.config import (
     build_cost_model,
     build_token_work,
 )
+from costmodel.pool import kv_pool
 from costmodel.profile import load_profile
-from costmodel.specs import model_spec
+from costmodel.specs import device_spec, model_spec
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
 from sim.core.request import Request
@@ -25,6 +26,7 @@ from sim.driver import Arrivals, Limits, Simulation
 from sim.engines import UNKNOWN_HARDWARE, Hardware
 from sim.inputs import prompt_content, set_up, to_ns, with_initial, workload
 from sim.kv.content import Content
+from sim.policies.admission import Conservative
 from sim.policies.registry import REGISTRIES
 from sim.results.columns import EngineLog, RequestColumns
 from sim.results.run import EngineFacts, RunResult, Slo
@@ -58,8 +60,13 @@ def replay(
         limits=Limits(to_ns(scenario.max_sim_time_s), scenario.max_steps),
         progress=progress,
     )
-    outcome = simulation.run()
+    try:
+        outcome = simulation.run()
+    except OverflowError:
+        raise ScenarioError("simulated time went beyond 292 years (64-bit nanoseconds): steps take too long") from None
     core.check_invariants()
+    for row, given in enumerate(scenario.initial.running):
+        columns.output_tokens[row] -= given.output_tokens  # those came out before this run
     return RunResult(
         scenario=describe(scenario, trace),
         trace=trace,
@@ -70,7 +77,8 @@ def replay(
         profile_name=_cost_name(scenario.cost),
         slo=Slo(**scenario.slo.model_dump()),
         outcome=outcome,
-        notes=tuple(_notes(scenario, trace)),
+        initial_rows=len(scenario.initial.running),
+        notes=tuple(_notes(scenario, trace, spec)),
         token_work=(build_token_work(scenario.cost),),
     )
 
@@ -130,9 +138,18 @@ def hardware_of(cost: CostModelConfig) -> Hardware:
     if isinstance(cost, LinearConfig):
         return UNKNOWN_HARDWARE
     if isinstance(cost, RooflineConfig):
-        return Hardware(UNKNOWN_HARDWARE.kv_tokens, model_spec(cost.model).max_model_len)
+        return Hardware(_roofline_kv_tokens(cost), model_spec(cost.model).max_model_len)
     profile = load_profile(cost.name)
     return Hardware(profile.pool.num_blocks * profile.pool.block_tokens, model_spec(profile.model).max_model_len)
+
+
+def _roofline_kv_tokens(cost: RooflineConfig) -> int:
+    """By the memory arithmetic of a profile; on several GPUs each holds its share of weights and of KV heads."""
+    try:
+        pool = kv_pool(model_spec(cost.model), device_spec(cost.device), cost.tensor_parallel)
+    except ValueError as error:
+        raise ScenarioError(f"cost: {error}") from None
+    return pool.num_blocks * pool.block_tokens
 
 
 def engine_spec(scenario: Scenario, hardware: Hardware) -> EngineSpec:
@@ -141,17 +158,23 @@ def engine_spec(scenario: Scenario, hardware: Hardware) -> EngineSpec:
     for kind in type(scenario.policies).model_fields:
         choice: PolicyChoice | None = getattr(scenario.policies, kind)
         if choice is not None:
-            spec = with_changes(spec, **{kind: _policy(kind, choice, scenario.cost)})
+            spec = with_changes(spec, **{kind: _policy(kind, choice, getattr(spec, kind), scenario.cost)})
     return spec
 
 
-def _policy(kind: str, choice: PolicyChoice, cost: CostModelConfig) -> Any:
-    parameters = dict(choice.parameters)
-    if kind == "budget" and parameters.get("weights") == "calibrated":
-        parameters["weights"] = build_token_work(cost)
+def _policy(kind: str, choice: PolicyChoice, replaced: object, cost: CostModelConfig) -> Any:
+    """The policy chosen; parameters not given are the replaced one's where it has them under the same name."""
+    registry, parameters = REGISTRIES[kind], dict(choice.parameters)
     try:
-        return REGISTRIES[kind].make(choice.name, **parameters)
-    except (TypeError, ValueError) as error:
+        for name in registry.parameters(choice.name):
+            if name not in parameters and hasattr(replaced, name):
+                parameters[name] = getattr(replaced, name)
+        if parameters.get("weights") == "calibrated":
+            parameters["weights"] = build_token_work(cost)
+        elif parameters.get("weights") == "equal":
+            del parameters["weights"]
+        return registry.make(choice.name, **parameters)
+    except ValueError as error:
         raise ScenarioError(f"policies.{kind}: {error}") from None
 
 
@@ -193,9 +216,11 @@ def _cost_name(cost: CostModelConfig) -> str:
     return f"roofline {cost.device} {cost.model}"
 
 
-def _notes(scenario: Scenario, trace: Trace) -> list[str]:
+def _notes(scenario: Scenario, trace: Trace, spec: EngineSpec) -> list[str]:
     """Assumptions that a reader of the figures should know of."""
     notes = list(trace.notes)
+    if isinstance(spec.admission, Conservative) and any("from model_len" in note for note in notes):
+        notes.append("memory is reserved for the longest answers that the model allows: see --max-tokens-from")
     if isinstance(scenario.cost, ProfileConfig):
         profile = load_profile(scenario.cost.name)
         notes += [f"profile {profile.name}: {line}" for line in (*profile.assumed, *profile.derived)]

@@ -88,6 +88,14 @@ class Inline(Config):
     prefix_group_tokens: Tokens = 16
 
     @model_validator(mode="after")
+    def _ids_once(self) -> Self:
+        ids = [row.id for row in self.requests if row.id is not None]
+        twice = next((each for each in ids if ids.count(each) > 1), None)
+        if twice is not None:
+            raise wrong(f"requests have the id {twice!r} twice")
+        return self
+
+    @model_validator(mode="after")
     def _in_order(self) -> Self:
         for before, after in zip(self.requests, self.requests[1:], strict=False):
             if after.arrival_s < before.arrival_s:

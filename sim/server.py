@@ -241,10 +241,12 @@ class Server:
         if core.running:
             return (
                 f"{len(core.running)} requests run but none can go on: {core.store.free_blocks} of "
-                f"{core.store.total_blocks} blocks are free and preemption policy "
-                f"{type(core.spec.preemption).__name__} lets nobody give way"
+                f"{core.store.total_blocks} blocks are free, the step's budget does not reach, or nobody gives way"
             )
         if core.waiting:
-            head = core.waiting.first()
-            return f"nothing runs, but request {head.id} at the head of the queue cannot be admitted: {head!r}"
+            head, why = core.waiting.first(), core.latest_draft.deferred
+            return (
+                f"nothing runs, but request {head.id} at the head of the queue (prompt {head.prompt_tokens} tokens, "
+                f"{head.known_tokens} to compute) is never let in: {why.reason if why else 'nobody says why'}"
+            )
         return None

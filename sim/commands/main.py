@@ -5,10 +5,11 @@ Exit status: 0 done, 1 bad data or a failed run, 2 wrong use (command, config, m
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import entry_points, version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -63,9 +64,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tokenwork {version('tokenwork')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
-    """Only there so that typer makes a group."""
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
 
 
 def main() -> None:
@@ -75,6 +86,7 @@ def main() -> None:
     except Exception as error:
         status = _report(error)
     except KeyboardInterrupt:
+        print("tokenwork: interrupted before there was a result", file=sys.stderr)
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -95,6 +107,9 @@ def _report(error: Exception) -> int:
     if callable(show):  # typer's own usage errors
         show()
         return int(getattr(error, "exit_code", 2))
+    if isinstance(error, BrokenPipeError):  # whoever read our output has had enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's last flush
+        return 0
     if isinstance(error, typer.Exit | typer.Abort):
         return int(getattr(error, "exit_code", 1))
     status = _status(error)

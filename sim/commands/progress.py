@@ -38,6 +38,6 @@ class Progress:
         print(f"\r\x1b[Ksimulated {now_ns / 1e9:,.0f} s, {arrived:,} arrived", end="", file=sys.stderr, flush=True)
 
     def summary(self, result: RunResult) -> None:
-        requests = len(result.requests.state)
+        requests = sum(engine >= 0 for engine in result.requests.engine)
         rate = requests / self.wall_s if self.wall_s else 0.0
         print(f"replayed {requests:,} requests in {self.wall_s:.2f} s: {rate:,.0f} requests/s", file=sys.stderr)

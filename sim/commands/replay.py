@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,8 +56,8 @@ def replay(
     ] = None,
 ) -> int:
     """Replay a trace. Example: tokenwork replay chat-1k --max-num-seqs 128 --slo ttft=2 --out report"""
-    if out is not None and out.exists() and not force:
-        raise wrong_use(f"--out {out}: exists already (--force replaces it)")
+    if out is not None:
+        _check_out(out, force)
     description = _base(scenario)
     reading = {"format": format, "columns": _json("--columns", columns), "on_bad_row": on_bad_row, "sort": sort or None}
     if trace is not None:
@@ -85,18 +86,29 @@ def replay(
     return _run(make_scenario(description, place="replay"), out)
 
 
+def _check_out(out: Path, force: bool) -> None:
+    """Before anything runs: may the report go there?"""
+    from sim.results.report import why_not
+
+    why = why_not(out, force=force)
+    if why is not None:
+        raise wrong_use(f"--out {out}: {why}")
+    if out.absolute().parent.exists() and not os.access(out.absolute().parent, os.W_OK):
+        raise wrong_use(f"--out {out}: {out.absolute().parent} is not writable")
+
+
 def _run(scenario: Scenario, out: Path | None) -> int:
     from sim.results.console import print_result
 
     with Progress() as progress:
         result = run_scenario(scenario, progress=progress.update)
+    print_result(result)
+    progress.summary(result)
     if out is not None:
         from sim.results.report import write_report
 
         write_report(result, out)
         print(f"report: {out / 'report.html'}", file=sys.stderr)
-    print_result(result)
-    progress.summary(result)
     if result.outcome.stalled is not None:
         return 1
     return 130 if result.outcome.stopped == INTERRUPTED else 0
@@ -108,6 +120,8 @@ def _base(path: Path | None) -> dict[str, Any]:
 
 def _workload(trace: str, reading: dict[str, Any]) -> dict[str, Any]:
     if trace in bundled_names() and not Path(trace).exists():
+        if _given(reading):
+            raise wrong_use(f"--{next(iter(_given(reading))).replace('_', '-')} is for trace files, not bundled traces")
         return {"kind": "bundled", "name": trace}
     return {"kind": "trace", "path": trace, **_given(reading)}
 
@@ -147,6 +161,8 @@ def _targets(texts: list[str]) -> dict[str, float]:
         key, equals, value = text.partition("=")
         if key not in ("ttft", "tpot", "e2e") or not equals:
             raise wrong_use(f"--slo {text}: must be ttft=SECONDS, tpot=SECONDS or e2e=SECONDS")
+        if f"{key}_s" in targets:
+            raise wrong_use(f"--slo {text}: {key} was given before")
         try:
             targets[f"{key}_s"] = float(value)
         except ValueError:

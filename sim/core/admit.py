@@ -20,7 +20,7 @@ NO_WORK = defer(Blocker.WORK, "step budget used up")
 NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
 NO_CHUNK = defer(Blocker.WORK, "prompt does not fit the step budget")
 HAS_PREEMPTED = defer(Blocker.BLOCKS, "the step has preempted")
-BATCH_RUNS = defer(Blocker.SLOTS, "the batch before is still running")
+BATCH_RUNS = defer(Blocker.POLICY, "the batch before is still running")
 BEHIND = defer(Blocker.POLICY, "behind a blocked request")
 
 

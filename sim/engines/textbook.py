@@ -18,7 +18,7 @@ from sim.policies.preemption import NoPreemption, SelfPreemption
 
 @ENGINES.register("textbook")
 class Textbook(EngineConfig):
-    """Reserves prompt + max_new; who lacks a block gives way himself; a misfit is skipped and the next one tried.
+    """Who lacks a block gives way himself; a misfit is skipped; conservative admission reserves prompt + max_new.
 
     Completing a prompt emits nothing; each decode step then writes one KV entry and emits one token.
     """
@@ -27,7 +27,8 @@ class Textbook(EngineConfig):
 
     max_work: float = Field(default=float(UNLIMITED), gt=0)
     """Token-work per step, at equal weights."""
-    chunk_cap: int = Field(default=UNLIMITED, ge=1)
+    chunk_cap: int = Field(default=0, ge=0)
+    """The most prompt tokens of one request in a step; 0 = no cap."""
     block_size: int = Field(default=4, ge=1)
     num_blocks: int = Field(default=64, ge=1)
     admission: Literal["optimistic", "conservative"] = "optimistic"

@@ -262,24 +262,25 @@ class WorkMeter:
 class TokenWork:
     """A limit on the step's token-work: decodes first, each weighed by its context, then prefill chunks.
 
-    `max_work`: in decode tokens at the profile's reference. `chunk_cap`: the most prompt tokens of one request.
+    `max_work`: in decode tokens at the profile's reference. `chunk_cap`: the most prompt tokens of one request in a
+    step, 0 = no cap.
     `weights`: what a token weighs; equal by default, `calibrated` in a scenario means its cost model's.
     """
 
     serve = "decode_first"
     counts_queue = False
 
-    def __init__(self, max_work: float, chunk_cap: int = UNLIMITED, weights: Work = EQUAL_WEIGHTS) -> None:
+    def __init__(self, max_work: float, chunk_cap: int = 0, weights: Work = EQUAL_WEIGHTS) -> None:
         if not max_work > 0:
             raise ValueError(f"max_work must be > 0, got {max_work}")
-        if chunk_cap < 1:
-            raise ValueError(f"chunk_cap must be >= 1, got {chunk_cap}")
+        if chunk_cap < 0:
+            raise ValueError(f"chunk_cap must be >= 0 (0 = no cap), got {chunk_cap}")
         self.max_work = self.limit = max_work
         self.chunk_cap = chunk_cap
         self.work = weights
 
     def open(self, engine: EngineView) -> Meter:
-        return WorkMeter(self.work, self.max_work, self.chunk_cap)
+        return WorkMeter(self.work, self.max_work, self.chunk_cap or UNLIMITED)
 
     def steady_steps(self, engine: EngineView, plan: BatchPlan) -> int:
         """As long as the growing contexts fit: work is linear in the summed context.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 T = TypeVar("T")
 
@@ -37,7 +37,12 @@ class Registry:
         self._load_plugins()
         return sorted(self._makers)
 
+    def parameters(self, name: str) -> list[str]:
+        """What a policy can be given. Raises UnknownName."""
+        return list(signature(self.maker(name)).parameters)
+
     def make(self, name: str, **parameters: Any) -> Any:
+        """Raises UnknownName for a name or parameter that does not exist, ValueError for a senseless value."""
         maker = self.maker(name)
         accepted = signature(maker).parameters
         for key in parameters:
@@ -47,7 +52,9 @@ class Registry:
         for key, parameter in accepted.items():
             if parameter.default is parameter.empty and key not in parameters:
                 raise UnknownName(f"{self.what} {name!r} needs {key}")
-        return maker(**parameters)
+        hints = get_type_hints(getattr(maker, "__init__", maker))
+        checked = {key: _checked(key, value, hints.get(key)) for key, value in parameters.items()}
+        return maker(**checked)
 
     def maker(self, name: str) -> Callable[..., Any]:
         """The class behind a name. Raises UnknownName."""
@@ -65,6 +72,21 @@ class Registry:
         self._plugins_loaded = True
         for entry in entry_points(group=f"tokenwork.{self.kind}"):
             self.register(entry.name)(entry.load())
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """A parameter as its type wants it. Raises ValueError."""
+    if hint is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+    if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if hint is float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} must be a number, got {value!r}")
+        return float(value)
+    if getattr(hint, "_is_protocol", False) and isinstance(value, str | int | float | list | dict | None):
+        raise ValueError(f"{name} must be one of equal, calibrated, got {value!r}")
+    return value
 
 
 ORDER = Registry("order")

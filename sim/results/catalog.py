@@ -68,6 +68,14 @@ def _per_s(value: float, m: Measured) -> float | Missing:
     return _ratio(value, m.duration_s, "the run takes no time")
 
 
+def _arrival_rate(m: Measured) -> float | Missing:
+    """Of the arrivals themselves: a backlog that drains long after the last of them does not make it smaller."""
+    arrivals_ns = m.result.trace.arrival_ns[m.arrived][m.result.initial_rows :]
+    if len(arrivals_ns) < 2 or arrivals_ns[-1] == arrivals_ns[0]:
+        return Missing("all arrive at once")
+    return float((len(arrivals_ns) - 1) / (int(arrivals_ns[-1] - arrivals_ns[0]) / NS_PER_S))
+
+
 def _of(time_ns: IntArray | FloatArray, mask: BoolArray, infinite: int = 0) -> Sample:
     """A sample in seconds of those who are in the mask and have the time; the others may count as infinite."""
     known = mask & ~np.isnan(time_ns) & (time_ns != NEVER)
@@ -193,7 +201,7 @@ SINGLES: tuple[Single, ...] = (
     Single("admission_ratio", "ratio", "higher", "offered",
            lambda m: _ratio(int(m.admitted.sum()), m.num_offered, "n=0: nothing was offered")),
     Single("duration_s", "s", None, "offered", lambda m: m.duration_s),
-    Single("offered_per_s", "requests/s", None, "offered", lambda m: _per_s(m.num_offered, m)),
+    Single("offered_per_s", "requests/s", None, "offered", lambda m: _arrival_rate(m)),
     Single("finished_per_s", "requests/s", "higher", "finished", lambda m: _per_s(m.ends[State.FINISHED], m)),
     Single("input_tokens_per_s", "tokens/s", "higher", "finished",
            lambda m: _per_s(_finished_tokens(m, m.result.trace.prompt_tokens), m)),

@@ -35,12 +35,11 @@ def print_result(run: RunResult | Measured, file: TextIO | None = None) -> None:
 
 
 def _style(line: str) -> str:
-    word = line.split(" ", 1)[0].rstrip(":")
-    if word == RunState.STABLE.value:
+    if line.startswith(RunState.STABLE.value):
         return "bold green"
-    if word in RunState.__members__:
+    if line.startswith(tuple(state.value + ":" for state in RunState)):
         return "bold red"
-    return "yellow" if word == "!" else ""
+    return "yellow" if line.startswith("! ") else ""
 
 
 def result_text(run: RunResult | Measured) -> str:

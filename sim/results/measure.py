@@ -60,7 +60,10 @@ class Measured:
 
     @cached_property
     def admitted_ns(self) -> IntArray:
-        return view(self.result.requests.admitted_ns)
+        """First admission in this run; NEVER for requests that were running when it began."""
+        admitted_ns = view(self.result.requests.admitted_ns).copy()
+        admitted_ns[: self.result.initial_rows] = NEVER
+        return admitted_ns
 
     # -- the clock
 

@@ -90,7 +90,8 @@ def _spread(spread: Spread, measured: Measured, judged: Verdict) -> list[Row]:
     names = [f"{statistic}_{spread.name}" for statistic in STATISTICS]
     common = (spread.unit, sample.n, spread.population)
     if not sample.n:
-        note = f"n=0: {spread.if_none}"
+        nobody = spread.population == "finished" and not measured.ends[State.FINISHED]
+        note = "n=0: no request finished" if nobody else f"n=0: {spread.if_none}"
         return [Row(name, None, *common, "n/a", spread.better, note) for name in names]
     values = [sample.mean(), *sample.percentiles(PERCENTS), sample.max()]
     rows = []

@@ -14,11 +14,29 @@ from sim.results.render import html, markdown
 from sim.results.run import RunResult
 from sim.results.tables import request_table, step_table, write_parquet
 
+OURS = frozenset({"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet"})
+
+
+def why_not(out_dir: Path, *, force: bool) -> str | None:
+    """Why a report must not go there: it exists and is not to be replaced, or is not ours to replace."""
+    if not out_dir.exists() and not out_dir.is_symlink():
+        return None
+    if not force:
+        return "exists already (--force replaces it)"
+    if out_dir.is_symlink() or not out_dir.is_dir():
+        return "is not a folder: --force replaces only a folder of results"
+    if out_dir.resolve() == Path.cwd():
+        return "is the folder you are in"
+    strangers = sorted(path.name for path in out_dir.iterdir() if path.name not in OURS)
+    return (
+        f"holds {strangers[0]!r}, which is no result: --force replaces only a folder of results" if strangers else None
+    )
+
 
 def write_report(run: RunResult | Measured, out_dir: Path) -> None:
     """Write report.html, report.md, metrics.json, requests.parquet and steps.parquet into `out_dir`.
 
-    An existing folder is replaced; the caller has asked. Everything is written beside it first and renamed at the end,
+    An existing folder is replaced: ask `why_not` first. Everything is written beside it first and renamed at the end,
     so that nobody ever sees half of it. Raises OSError.
     """
     measured = run if isinstance(run, Measured) else Measured(run)

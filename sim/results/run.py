@@ -55,6 +55,8 @@ class RunResult:
     """Of the cost model: `h100-llama-3.1-8b-bf16`, or `linear`, ..."""
     slo: Slo
     outcome: Outcome
+    initial_rows: int = 0
+    """The first rows were running when the run began: their latencies are not of this run."""
     notes: tuple[str, ...] = ()
     """Assumptions and warnings to be printed with the figures, in words."""
     token_work: tuple[TokenWork, ...] = ()

@@ -97,8 +97,9 @@ def never_served(metrics: Metrics) -> str | None:
     if offered == finished:
         return None
     row = metrics["p99_offered_ttft_s"]
+    fate = "had not finished" if metrics.verdict.partial else "were never served"
     text = value(row) if row.value is None or row.state == "unstable" else f"{number(1000 * row.value)} ms"
-    return f"P99 TTFT of offered: {text} ({percent((offered - finished) / offered)} were never served)"
+    return f"P99 TTFT of offered: {text} ({percent((offered - finished) / offered)} {fate})"
 
 
 def blocked_shares(metrics: Metrics) -> list[tuple[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sim.core.lifecycle import State
 from sim.results.measure import NS_PER_S, Measured
 from sim.results.stability import FLOOR_REQUESTS, MIN_ARRIVALS, THRESHOLD_RATIO, Trend, trend
 from sim.results.wording import count, number
@@ -16,6 +17,8 @@ class RunState(Enum):
     """The backlog grows as long as requests arrive: latencies depend on how long the trace is."""
     PARTIAL = "PARTIAL"
     """Stopped before its end."""
+    NOTHING_SERVED = "NOTHING SERVED"
+    """Requests came, and not one of them finished."""
     STALLED = "STALLED"
     """An engine could not go on although requests were left."""
 
@@ -41,6 +44,9 @@ def verdict(measured: Measured) -> Verdict:
     if backlog.unstable:
         state = RunState.UNSTABLE
         lines.append(_unstable(backlog))
+    if len(seen) and not measured.ends[State.FINISHED]:
+        state = RunState.NOTHING_SERVED
+        lines.insert(0, f"NOTHING SERVED: none of {count(len(seen), 'request')} finished")
     if outcome.stopped is not None:
         state = RunState.PARTIAL
         lines.insert(0, _partial(measured, outcome.stopped))

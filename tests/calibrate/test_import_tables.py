@@ -12,9 +12,9 @@ import pytest
 from calibrate.commands import import_tables
 from calibrate.compose import StepComposer
 from calibrate.cross_check import CHECKED_TOKENS, LAYERS_OF_PART, cross_check, cross_check_text
-from calibrate.pool import kv_pool
 from calibrate.profile_from_tables import profile_from_tables, table_provenance
 from calibrate.public_tables import TableError, read_tables
+from costmodel.pool import kv_pool
 from costmodel.profile import Profile, load_profile
 from costmodel.shape import StepShape
 from costmodel.specs import device_spec, model_spec

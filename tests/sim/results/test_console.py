@@ -25,7 +25,7 @@ def test_the_summary_of_a_run_by_hand(run_by_hand: Runs) -> None:
         "replay  by-hand 3 rows   engine by-hand   profile linear   seed 0",
         "STABLE   offered 3 = finished 3",
         "! 3 arrivals: too few to see a trend in the backlog (from 20)",
-        "duration 2.15 s   offered 1.40 req/s   finished 1.40 req/s   output 2.79 tok/s",
+        "duration 2.15 s   offered 1.00 req/s   finished 1.40 req/s   output 2.79 tok/s",
         "SLO none given: no goodput   (--slo ttft=2 --slo tpot=0.05)",
         "",
         "latency, finished       mean       P50       P90       P95       P99       max         n",

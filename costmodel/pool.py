@@ -14,13 +14,14 @@ GRAPH_BYTES = 1 << 29
 OTHER_BYTES = 3_758_096_384
 
 
-def kv_pool(model: ModelSpec, device: DeviceSpec) -> KvPool:
-    """What is left of the device for KV, in blocks."""
-    lines = _memory_items(model, device)
-    bytes_per_token = model.kv_bytes_per_token()
+def kv_pool(model: ModelSpec, device: DeviceSpec, tensor_parallel: int = 1) -> KvPool:
+    """What is left for KV on one of `tensor_parallel` devices, in blocks. Raises ValueError if nothing is."""
+    lines = _memory_items(model, device, tensor_parallel)
+    bytes_per_token = model.kv_bytes_per_token(tensor_parallel=tensor_parallel)
     num_blocks = sum(line.num_bytes for line in lines) // (BLOCK_TOKENS * bytes_per_token)
     if num_blocks < 1:
-        raise ValueError(f"{model.name} leaves no room for KV on one {device.name}")
+        where = f"one {device.name}" if tensor_parallel == 1 else f"each of {tensor_parallel} {device.name}"
+        raise ValueError(f"{model.name} leaves no room for KV on {where}")
     return KvPool(
         num_blocks=num_blocks,
         block_tokens=BLOCK_TOKENS,
@@ -29,7 +30,8 @@ def kv_pool(model: ModelSpec, device: DeviceSpec) -> KvPool:
     )
 
 
-def _memory_items(model: ModelSpec, device: DeviceSpec) -> tuple[MemoryItem, ...]:
+def _memory_items(model: ModelSpec, device: DeviceSpec, tensor_parallel: int) -> tuple[MemoryItem, ...]:
+    weight_bytes = -(-model.parameters * BF16_BYTES // tensor_parallel)
     activation_values = 3 * model.intermediate + 4 * model.hidden + model.query_width + 2 * model.kv_width()
     return (
         MemoryItem(
@@ -38,8 +40,9 @@ def _memory_items(model: ModelSpec, device: DeviceSpec) -> tuple[MemoryItem, ...
             source="vLLM's default gpu_memory_utilization",
         ),
         MemoryItem(
-            what=f"weights: {model.parameters:,} parameters * {BF16_BYTES} B",
-            num_bytes=-model.parameters * BF16_BYTES,
+            what=f"weights: {model.parameters:,} parameters * {BF16_BYTES} B"
+            + (f" / {tensor_parallel}" if tensor_parallel > 1 else ""),
+            num_bytes=-weight_bytes,
             source="the model's shapes",
         ),
         MemoryItem(
