@@ -37,7 +37,7 @@ golden: $(BIN)/tokenwork
 
 # The longer differential fuzz (2,000 scenarios and more).
 fuzz: $(VENV)/dev
-	$(BIN)/pytest -m long tests/golden
+	$(BIN)/pytest -m long tests/golden tests/laws
 
 bench: $(BIN)/tokenwork
 	$(BIN)/python benchmarks/replay_speed.py

@@ -130,14 +130,14 @@ def _per_kind(rng: Random, block: int, blocks: int) -> EngineSpec:
 
 
 def _token_work(rng: Random, block: int, blocks: int) -> EngineSpec:
-    budget = TokenWork(max_work=rng.choice((6.0, 12.0, 40.0)), chunk_cap=rng.choice((4, 64)), weights=ContextWork())
+    budget = TokenWork(max_work=rng.choice((6.0, 12.0, 40.0)), chunk_cap=rng.choice((0, 4)), weights=ContextWork())
     return replace(_reference(rng, block, blocks), budget=budget)
 
 
 def _textbook(rng: Random, block: int, blocks: int) -> EngineSpec:
     config = Textbook(
         max_work=rng.choice((3.0, 6.0, 64.0)),
-        chunk_cap=rng.choice((2, 4, 64)),
+        chunk_cap=rng.choice((0, 2, 4)),
         block_size=block,
         num_blocks=blocks,
         admission=rng.choice(("optimistic", "conservative")),
@@ -255,7 +255,7 @@ def _random_rows(rng: Random, block: int, blocks: int, unit_ns: int) -> tuple[Ro
 class CheckedLog(EngineLog):
     """The real books, with laws checked after every plan that is made and after every one that has run."""
 
-    def __init__(self, requests: RequestColumns, rows: int) -> None:
+    def __init__(self, requests: RequestColumns) -> None:
         super().__init__(0, requests)
         self.offered: list[Request] = []
         self.terminal_events: Counter[str] = Counter()
@@ -288,7 +288,7 @@ class CheckedLog(EngineLog):
             work = budget.work.decode_work(shape.decode_requests, shape.decode_context_tokens)
             work += sum(budget.work.prefill_work(tokens, context) for tokens, context in shape.prefill)
             assert work <= budget.max_work + 1e-9
-            assert all(tokens <= budget.chunk_cap for tokens, _ in shape.prefill)
+            assert all(tokens <= (budget.chunk_cap or tokens) for tokens, _ in shape.prefill)
         elif isinstance(budget, PerKind):
             assert shape.tokens <= budget.max_tokens
             assert shape.decode_requests <= min(budget.max_decodes, budget.max_tokens - budget.prefill_min_tokens)
@@ -376,10 +376,10 @@ class Run:
 def run(world: World, *, max_stretch: int = FOREVER) -> Run:
     rows = world.rows
     columns = RequestColumns(len(rows))
-    log = CheckedLog(columns, len(rows))
+    log = CheckedLog(columns)
     core = EngineCore(world.spec, log, max_stretch=max_stretch)
     log.core = core
-    log.whole_prompt = world.engine == "textbook"
+    log.whole_prompt = world.spec.name == Textbook.preset
     hashed = isinstance(core.store, HashedStore)
 
     def make_request(row: int) -> Request:

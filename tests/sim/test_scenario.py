@@ -13,6 +13,7 @@ import pytest
 from sim import Scenario, ScenarioError, make_scenario, read_scenario, replay
 from sim.engines import VllmV1
 from sim.results.columns import STATES
+from sim.results.metrics import compute
 
 BASE: dict[str, Any] = {
     "workload": {"kind": "inline", "requests": [{"prompt_tokens": 20, "output_tokens": 5}] * 3},
@@ -215,6 +216,55 @@ def test_a_request_that_outgrows_the_pool_fails_instead_of_preempting_itself_for
     assert STATES[run.requests.state[0]].value == "failed"
     assert run.requests.detail[0] == "needs 3 blocks to go on, the pool has 2"
     assert run.requests.output_tokens[0] == 23  # 32 KV entries, the newest token has none
+
+
+def test_what_came_out_before_the_run_is_not_counted_in_it() -> None:
+    """A request of the initial state: its tokens of this run only, and no latency, for it did not arrive."""
+    run = replay(
+        make_scenario(
+            changed(
+                workload={"kind": "inline", "requests": []},
+                engine={"preset": "reference", "num_blocks": 50},
+                initial={
+                    "running": [
+                        {
+                            "id": "r",
+                            "prompt_tokens": 10,
+                            "computed_tokens": 14,
+                            "output_tokens": 5,
+                            "remaining_output_tokens": 7,
+                        }
+                    ]
+                },
+            )
+        )
+    )
+    assert list(run.requests.output_tokens) == [7]
+    assert run.requests.end_ns[0] == 70_000_000
+    rows = compute(run).rows
+    assert rows["mean_tpot_s"].value is None
+    assert rows["mean_ttft_s"].n == 0
+
+
+def test_a_cached_prefix_must_fit_the_pool() -> None:
+    with pytest.raises(ScenarioError, match="a cached prefix of 5 blocks does not fit the 2 free"):
+        replay(
+            make_scenario(
+                changed(
+                    workload={"kind": "inline", "requests": []},
+                    engine={"preset": "vllm-v1", "num_gpu_blocks_override": 3},
+                    initial={"cached": [{"prefix_ids": [1, 2, 3, 4, 5], "tokens": 80}]},
+                )
+            )
+        )
+
+
+def test_unknown_bundled_traces_and_ids_given_twice() -> None:
+    with pytest.raises(ScenarioError, match=r"no bundled trace 'nope': chat-1k"):
+        replay(make_scenario(changed(workload={"kind": "bundled", "name": "nope"})))
+    twice = [{"id": "a", "prompt_tokens": 1, "output_tokens": 1}] * 2
+    with pytest.raises(ScenarioError, match="requests have the id 'a' twice"):
+        make_scenario(changed(workload={"kind": "inline", "requests": twice}))
 
 
 def test_the_scenario_class_is_frozen() -> None:

@@ -212,3 +212,84 @@ def test_conformance_says_what_differs_and_emits_our_own_log(tmp_path: Path, req
     different = tokenwork("conformance", str(folder))
     assert different.returncode == 1
     assert "DIFFERS at step 12: free_after" in different.stdout
+
+
+# -- what a first user stumbled over
+
+
+def test_force_replaces_a_folder_of_results_and_nothing_else(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    assert tokenwork("replay", str(trace), "--out", str(out)).returncode == 0
+    assert tokenwork("replay", str(trace), "--out", str(out), "--force").returncode == 0
+    (out / "mine.txt").write_text("precious")
+    error = one_line(tokenwork("replay", str(trace), "--out", str(out), "--force"), 2)
+    assert error == f"--out {out}: holds 'mine.txt', which is no result: --force replaces only a folder of results"
+    error = one_line(tokenwork("replay", str(trace), "--out", str(trace), "--force"), 2)
+    assert error == f"--out {trace}: is not a folder: --force replaces only a folder of results"
+    assert trace.read_text().startswith("arrival_s")
+    error = one_line(tokenwork("replay", str(trace), "--out", ".", "--force", cwd=tmp_path), 2)
+    assert error == "--out .: is the folder you are in"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["--budget", "token-work:max_work=512:weights=bogus"],
+            "weights must be one of equal, calibrated, got 'bogus'",
+        ),
+        (["--budget", "decode-first:max_tokens=1.5"], "max_tokens must be a whole number, got 1.5"),
+        (["--budget", "decode-first:chunked=maybe"], "chunked must be true or false, got 'maybe'"),
+        (["--budget", "token-work:max_work=nan"], "max_work must be a number, got 'nan'"),
+        (["--admission", "conservative:margin_blocks=abc"], "margin_blocks must be a whole number, got 'abc'"),
+        (["--rate-scale", "1e-30"], "must leave arrivals below 2**62 ns"),
+        (["--format", "azure"], "--format is for trace files, not bundled traces"),
+        (["--slo", "ttft=1", "--slo", "ttft=2"], "--slo ttft=2: ttft was given before"),
+        (
+            ["--cost", '{"kind": "roofline", "device": "l4", "model": "llama-3.1-70b"}'],
+            "cost: llama-3.1-70b leaves no room for KV on one l4",
+        ),
+        (
+            ["--cost", '{"kind": "linear", "a_s": 1e9, "b_s_per_token": 0}'],
+            "simulated time went beyond 292 years",
+        ),
+    ],
+)
+def test_values_that_make_no_sense(arguments: list[str], expected: str) -> None:
+    assert expected in one_line(tokenwork("replay", "chat-1k", "--limit", "20", *arguments), 2)
+
+
+def test_a_budget_policy_keeps_the_engines_own_budget() -> None:
+    """`--budget NAME` changes how the budget is shared out, not how large it is."""
+    base = ["replay", "chat-1k", "--limit", "200", "--rate-scale", "10", "--max-num-batched-tokens", "512"]
+    outs = {budget: tokenwork(*base, "--budget", budget).stdout for budget in ("decode-first", "prefill-first")}
+    assert outs["decode-first"] != outs["prefill-first"]
+
+
+def test_nothing_served_and_stalled_say_so(trace: Path) -> None:
+    rejected = tokenwork("replay", str(trace), "--num-gpu-blocks-override", "2")
+    assert "NOTHING SERVED: none of 50 requests finished" in rejected.stdout
+    stalled = tokenwork(
+        "replay", str(trace), "--no-enable-chunked-prefill", "--max-num-batched-tokens", "8", "--max-num-seqs", "8"
+    )
+    assert stalled.returncode == 1
+    words = " ".join(stalled.stdout.split())
+    assert "STALLED: nothing runs, but request 0 at the head of the queue (prompt 20 tokens" in words
+    assert "prompt does not fit the step budget" in words
+
+
+def test_the_offered_rate_is_that_of_the_arrivals(trace: Path) -> None:
+    """50 requests, one each 0.1 s: 10 per second, however long the backlog takes to drain."""
+    slow = tokenwork("replay", str(trace), "--cost", '{"kind": "linear", "a_s": 1, "b_s_per_token": 0}')
+    assert "offered 10.0 req/s" in slow.stdout
+
+
+def test_reservations_for_the_longest_answers_are_pointed_out(trace: Path) -> None:
+    result = tokenwork("replay", str(trace), "--engine", "static-batch")
+    assert "memory is reserved for the longest answers that the model allows: see --max-tokens-from" in " ".join(
+        result.stdout.split()
+    )
+
+
+def test_version() -> None:
+    assert tokenwork("--version").stdout.startswith("tokenwork ")
