@@ -177,7 +177,9 @@ class Server:
             flight = flights[0]
             plan, ends = flight.plan, flight.ends_ns
             done = plan.steps if ends[-1] <= now else bisect_right(ends, now)
-            core.schedule_through(plan, min(plan.steps, max(1, done + self.depth - 1)))
+            scheduled = min(plan.steps, done + self.depth - 1)
+            if scheduled > plan.scheduled:
+                core.schedule_through(plan, scheduled)
             if self._leaving and done and ends[done - 1] == now:
                 self._let_go(flight, done)
             if done:
