@@ -67,7 +67,9 @@ def _lines(detail: ErrorDetails, known: list[str]) -> list[str]:
         sign, bound = _BOUNDS[kind]
         return [f"{where} must be {sign} {_number(context[bound])}, got {detail['input']}"]
     if kind == "extra_forbidden":
-        hint = did_you_mean(where, known) or f"; known: {', '.join(known)}"
+        hint = ""
+        if len(detail["loc"]) == 1:  # deeper down other keys are known
+            hint = did_you_mean(where, known) or f"; known: {', '.join(known)}"
         return [f"{where} is not a known key{hint}"]
     if kind == "missing":
         return [f"{where} is missing"]
