@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -35,9 +36,9 @@ class EngineConfig(Config):
 
     preset: ClassVar[str]
 
+    @abstractmethod
     def spec(self, hardware: Hardware) -> EngineSpec:
         """The engine that these flags describe."""
-        raise NotImplementedError
 
 
 def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> Callable[[], BlockStore]:
