@@ -107,7 +107,7 @@ class StepDraft:
 
     @property
     def empty(self) -> bool:
-        return not (self.items or self.all_decodes or self.decodes)
+        return not (self.all_decodes or self.items or self.decodes)
 
     def item_of(self, request: Request) -> Item | None:
         return next((item for item in self.items if item.request is request), None)

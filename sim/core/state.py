@@ -210,7 +210,7 @@ class EngineState:
         self._decode_seq = max(self._decode_seq, request.seq)
         self.cohort.join(request)
         self._endings.enter(request, self.cohort.step)
-        if self.store.learns_from(request):
+        if self.store.knows_contents and self.store.learns_from(request):
             self.learners[request] = None
 
     def _stop_decoding(self, request: Request, *, last_step: int = FOREVER) -> None:
