@@ -5,7 +5,6 @@ Exit status: 0 done, 1 bad data or a failed run, 2 wrong use (command, config, m
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points, version
@@ -107,9 +106,6 @@ def _report(error: Exception) -> int:
     if callable(show):  # typer's own usage errors
         show()
         return int(getattr(error, "exit_code", 2))
-    if isinstance(error, BrokenPipeError):  # whoever read our output has had enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's last flush
-        return 0
     if isinstance(error, typer.Exit | typer.Abort):
         return int(getattr(error, "exit_code", 1))
     status = _status(error)

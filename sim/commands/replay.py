@@ -102,7 +102,11 @@ def _run(scenario: Scenario, out: Path | None) -> int:
 
     with Progress() as progress:
         result = run_scenario(scenario, progress=progress.update)
-    print_result(result)
+    try:
+        print_result(result)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # as in `| head -3`, where rich would end the program: the run is as good
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     progress.summary(result)
     if out is not None:
         from sim.results.report import write_report

@@ -293,3 +293,12 @@ def test_reservations_for_the_longest_answers_are_pointed_out(trace: Path) -> No
 
 def test_version() -> None:
     assert tokenwork("--version").stdout.startswith("tokenwork ")
+
+
+def test_a_reader_that_has_had_enough_is_no_failure(trace: Path) -> None:
+    """`tokenwork replay ... | head -1` under `set -o pipefail`."""
+    program = " ".join(f"'{part}'" for part in [*PROGRAM, "replay", str(trace)])
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {program} | true"], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, "Traceback" in result.stderr) == (0, False), result.stderr
