@@ -24,8 +24,6 @@ from sim.core.request import Request
 from sim.engines import UNKNOWN_HARDWARE, VllmV1
 from sim.kv.content import Content
 
-Log = list[dict[str, Any]]
-
 COMPARED = [
     "step",
     "arrived",

@@ -26,6 +26,8 @@ from sim.results.columns import EngineLog, RequestColumns
 from sim.server import ARRIVAL, CANCEL, TIMEOUT, Alarm, Server
 
 EVENTS_PER_PROGRESS = 2048
+INTERRUPTED = "Ctrl-C"
+"""Why a run stopped that was interrupted."""
 
 
 class SimpyClock(Environment):
@@ -160,7 +162,7 @@ class Simulation:
                 if limited and (why := self._limit_reached()) is not None:
                     return why
                 if self._interrupted:
-                    return "Ctrl-C"
+                    return INTERRUPTED
                 try:
                     self.clock.step()
                 except EmptySchedule:

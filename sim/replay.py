@@ -9,15 +9,15 @@ from typing import Any
 
 from costmodel.config import (
     CostModelConfig,
-    LinearConfig,
     ProfileConfig,
     RooflineConfig,
     build_cost_model,
     build_token_work,
 )
 from costmodel.pool import kv_pool
-from costmodel.profile import load_profile
+from costmodel.profile import Profile, load_profile
 from costmodel.specs import device_spec, model_spec
+from costmodel.work import EQUAL_WORK, TokenWork
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
 from sim.core.request import Request
@@ -43,8 +43,9 @@ def replay(
     `max_stretch=1` plans every step by itself: slower, and the same result bit for bit (law 12).
     Raises ScenarioError, UnknownName, workloads' TraceError, costmodel's ProfileError, OSError.
     """
-    hardware = hardware_of(scenario.cost)
-    spec = engine_spec(scenario, hardware)
+    profile = load_profile(scenario.cost.name) if isinstance(scenario.cost, ProfileConfig) else None
+    cost, token_work = build_cost_model(scenario.cost), build_token_work(scenario.cost)
+    spec = engine_spec(scenario, hardware_of(scenario.cost, profile))
     chain = PrefixChain()
     trace = with_initial(workload(scenario, spec, chain), scenario)
     columns = RequestColumns(len(trace))
@@ -53,7 +54,7 @@ def replay(
     set_up(core, scenario, chain, columns)
     simulation = Simulation(
         cores=[core],
-        costs=[build_cost_model(scenario.cost)],
+        costs=[cost],
         logs=[log],
         requests=columns,
         arrivals=_arrivals(trace, core, first_row=len(scenario.initial.running)),
@@ -74,12 +75,12 @@ def replay(
         logs=[log],
         engines=[_facts(core)],
         costs=simulation.costs,
-        profile_name=_cost_name(scenario.cost),
+        profile_name=_cost_name(scenario.cost, profile),
         slo=Slo(**scenario.slo.model_dump()),
         outcome=outcome,
         initial_rows=len(scenario.initial.running),
-        notes=tuple(_notes(scenario, trace, spec)),
-        token_work=(build_token_work(scenario.cost),),
+        notes=tuple(_notes(trace, spec, profile)),
+        token_work=(token_work,),
     )
 
 
@@ -121,10 +122,8 @@ def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
 
 def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]:
     """What the blocks of each row hold; nothing where no cache asks. Raises ScenarioError on unequal grids."""
-    if not core.store.knows_contents:
-        return lambda row: None
     prefix, block_tokens = trace.prefix, core.block_tokens
-    if prefix is None:
+    if prefix is None or not core.store.knows_contents:
         return lambda row: None
     prompts = trace.prompt_tokens.tolist()
     return lambda row: prompt_content(prefix.ids[row], prefix.group_tokens, prompts[row], block_tokens)
@@ -133,13 +132,12 @@ def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]
 # -- the engine
 
 
-def hardware_of(cost: CostModelConfig) -> Hardware:
-    """What the cost model knows of its device and model. Raises ProfileError."""
-    if isinstance(cost, LinearConfig):
-        return UNKNOWN_HARDWARE
+def hardware_of(cost: CostModelConfig, profile: Profile | None) -> Hardware:
+    """What the cost model knows of its device and model. Raises ScenarioError."""
     if isinstance(cost, RooflineConfig):
         return Hardware(_roofline_kv_tokens(cost), model_spec(cost.model).max_model_len)
-    profile = load_profile(cost.name)
+    if profile is None:
+        return UNKNOWN_HARDWARE
     return Hardware(profile.pool.num_blocks * profile.pool.block_tokens, model_spec(profile.model).max_model_len)
 
 
@@ -169,13 +167,20 @@ def _policy(kind: str, choice: PolicyChoice, replaced: object, cost: CostModelCo
         for name in registry.parameters(choice.name):
             if name not in parameters and hasattr(replaced, name):
                 parameters[name] = getattr(replaced, name)
-        if parameters.get("weights") == "calibrated":
-            parameters["weights"] = build_token_work(cost)
-        elif parameters.get("weights") == "equal":
-            del parameters["weights"]
+        if kind == "budget" and "weights" in parameters:
+            parameters["weights"] = _weights(parameters["weights"], cost)
         return registry.make(choice.name, **parameters)
     except ValueError as error:
         raise ScenarioError(f"policies.{kind}: {error}") from None
+
+
+def _weights(name: object, cost: CostModelConfig) -> TokenWork:
+    """What a token weighs in a work budget. Raises ValueError."""
+    if name == "equal":
+        return EQUAL_WORK
+    if name == "calibrated":
+        return build_token_work(cost)
+    raise ValueError(f"weights must be one of equal, calibrated, got {name!r}")
 
 
 # -- what the result says of itself
@@ -208,20 +213,17 @@ def _facts(core: EngineCore) -> EngineFacts:
     )
 
 
-def _cost_name(cost: CostModelConfig) -> str:
-    if isinstance(cost, ProfileConfig):
-        return load_profile(cost.name).name
-    if isinstance(cost, LinearConfig):
-        return "linear"
-    return f"roofline {cost.device} {cost.model}"
+def _cost_name(cost: CostModelConfig, profile: Profile | None) -> str:
+    if profile is not None:
+        return profile.name
+    return f"roofline {cost.device} {cost.model}" if isinstance(cost, RooflineConfig) else cost.kind
 
 
-def _notes(scenario: Scenario, trace: Trace, spec: EngineSpec) -> list[str]:
+def _notes(trace: Trace, spec: EngineSpec, profile: Profile | None) -> list[str]:
     """Assumptions that a reader of the figures should know of."""
     notes = list(trace.notes)
     if isinstance(spec.admission, Conservative) and any("from model_len" in note for note in notes):
         notes.append("memory is reserved for the longest answers that the model allows: see --max-tokens-from")
-    if isinstance(scenario.cost, ProfileConfig):
-        profile = load_profile(scenario.cost.name)
+    if profile is not None:
         notes += [f"profile {profile.name}: {line}" for line in (*profile.assumed, *profile.derived)]
     return notes

@@ -89,7 +89,7 @@ class Server:
         if flight.plan.steps > 1:
             why = core.why_ignored(request)
             if why is None:
-                self._cut(log.now_ns)
+                self._cut()
             elif flight.deferred is None:
                 self._note_blocked(why)
 
@@ -98,28 +98,29 @@ class Server:
         log = self.log
         if request.state is State.RUNNING and self.flights:
             self._leaving.setdefault(request, (event, reason))
-            self._cut(self.clock.now_ns)
+            self._cut()
             return
         log.now_ns = self.clock.now_ns
         self.core.cancel(request, event, reason)
         if self.flights:
-            self._cut(self.clock.now_ns)  # whoever stood behind it may be let in now
+            self._cut()  # whoever stood behind it may be let in now
         elif self._tick is None:
             self.start()
 
-    def _boundary_after(self, flight: Flight, time_ns: int) -> tuple[int, int]:
-        """The first boundary of the newest plan at or after a time: (its steps done by then, the time)."""
-        if time_ns <= flight.start_ns:
+    def _coming_boundary(self, flight: Flight) -> tuple[int, int]:
+        """The first boundary of the newest plan from now on: (its steps done by then, the time)."""
+        now = self.clock.now_ns
+        if now <= flight.start_ns:
             return 0, flight.start_ns
-        done = bisect_left(flight.ends_ns, time_ns) + 1
+        done = bisect_left(flight.ends_ns, now) + 1
         return done, flight.ends_ns[done - 1]
 
-    def _cut(self, time_ns: int) -> None:
+    def _cut(self) -> None:
         """End the newest plan so that the next is made at the coming boundary."""
         flight = self.flights[-1]
         if flight.plan.steps == 1:
             return
-        done, boundary_ns = self._boundary_after(flight, time_ns)
+        done, boundary_ns = self._coming_boundary(flight)
         steps = max(1, done + self.depth - 1)
         if steps < flight.plan.steps:
             self.core.cut(flight.plan, steps)
@@ -129,7 +130,7 @@ class Server:
     def _note_blocked(self, why: Decision) -> None:
         """The queue was empty and is not now, but nobody will look: say since when and why it is blocked."""
         flight = self.flights[-1]
-        done, boundary_ns = self._boundary_after(flight, self.clock.now_ns)
+        done, boundary_ns = self._coming_boundary(flight)
         flight.deferred = why
         flight.deferred_from = max(1, done + self.depth - 1)
         if flight.deferred_from < flight.plan.steps:

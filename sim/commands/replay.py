@@ -13,11 +13,10 @@ import typer
 from sim.commands.errors import wrong_use
 from sim.commands.flags import engine_flags
 from sim.commands.progress import Progress
+from sim.driver import INTERRUPTED
 from sim.replay import replay as run_scenario
 from sim.scenario import Scenario, make_scenario, read_scenario
 from workloads.bundled import bundled_names
-
-INTERRUPTED = "Ctrl-C"
 
 
 def replay(

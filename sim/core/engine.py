@@ -84,7 +84,6 @@ class EngineCore(EngineState):
 
     def _enrol(self, request: Request) -> None:
         self._arrivals += 1
-        request.arrival_number = self._arrivals
         if request.content is not None:
             request.content.owner = self._arrivals
         elif self.store.knows_contents:
@@ -123,7 +122,7 @@ class EngineCore(EngineState):
             raise ValueError(f"initial state: request {request.id} has {computed_tokens} computed tokens, all it knows")
         if lacking == self._prefill_tokens_out:
             self._start_decoding(request)
-        self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
+        self._note_peak()
 
     def why_ignored(self, arrived: Request) -> Decision | None:
         """Why a request just submitted need not end the stretch planned last; None if it must be looked at."""

@@ -32,7 +32,7 @@ class InFlight:
         self.committed_step = 0
         """Cohort steps whose tokens have been delivered."""
         self.ending: dict[Request, int] = {}
-        """Over as soon as the oldest plan is committed, with the full blocks known when that was found."""
+        """Over as soon as the oldest plan is committed, with the tokens known when that was found."""
         self._cohort = cohort
         self._endings = endings
         self._late: dict[Request, tuple[int, int]] = {}

@@ -24,7 +24,6 @@ class Request:
 
     __slots__ = (
         "arrival_ns",
-        "arrival_number",
         "base",
         "client",
         "cohort",
@@ -72,8 +71,6 @@ class Request:
         """Its place in the workload, for whoever keeps columns."""
 
         self.state = State.QUEUED
-        self.arrival_number = 0
-        """Order of submission to this engine."""
         self.seq = 0
         """Order of (last) admission: running requests in list order are in order of `seq`."""
         self.computed = 0

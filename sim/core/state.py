@@ -232,9 +232,7 @@ class EngineState:
         self.observer.ended(request, reason, detail)
 
     def _note_peak(self) -> None:
-        used = self.store.total_blocks - self.store.free_blocks
-        if used > self.peak_used_blocks:
-            self.peak_used_blocks = used
+        self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
 
     def check_invariants(self) -> None:
         """Laws 4, 10 and 11 on the state between two steps; AssertionError on our own bugs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from costmodel.work import EQUAL_WORK
 from sim.core.cohort import FOREVER
 from sim.core.plan import BatchPlan
 from sim.policies.protocols import EngineView, Meter
@@ -189,23 +190,10 @@ class PerKind:
 
 
 class Work(Protocol):
-    """Token-work of shares of a step (DESIGN §1): `costmodel.work` calibrated, or `EQUAL_WEIGHTS`."""
+    """Token-work of shares of a step (DESIGN §1): a `costmodel.work.TokenWork`, calibrated or equal."""
 
     def decode_work(self, requests: int, context_tokens: int, /) -> float: ...
     def prefill_work(self, tokens: int, context: int, /) -> float: ...
-
-
-class EqualWeights:
-    """The teaching approximation: a token is a token."""
-
-    def decode_work(self, requests: int, context_tokens: int) -> float:
-        return requests
-
-    def prefill_work(self, tokens: int, context: int) -> float:
-        return tokens
-
-
-EQUAL_WEIGHTS = EqualWeights()
 
 
 class WorkMeter:
@@ -270,7 +258,7 @@ class TokenWork:
     serve = "decode_first"
     counts_queue = False
 
-    def __init__(self, max_work: float, chunk_cap: int = 0, weights: Work = EQUAL_WEIGHTS) -> None:
+    def __init__(self, max_work: float, chunk_cap: int = 0, weights: Work = EQUAL_WORK) -> None:
         if not max_work > 0:
             raise ValueError(f"max_work must be > 0, got {max_work}")
         if chunk_cap < 0:

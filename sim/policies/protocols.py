@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from sim.core.plan import BatchPlan, Decision, StepDraft
@@ -111,6 +111,3 @@ class PreemptionPolicy(Protocol):
 
     def victim(self, engine: EngineView, request: Request, draft: StepDraft, /) -> Request | None:
         """One of the running requests, maybe `request` itself; None: nobody, and it waits for this step."""
-
-
-PolicyParameters = dict[str, Any]

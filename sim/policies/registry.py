@@ -84,8 +84,6 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {value!r}")
         return float(value)
-    if getattr(hint, "_is_protocol", False) and isinstance(value, str | int | float | list | dict | None):
-        raise ValueError(f"{name} must be one of equal, calibrated, got {value!r}")
     return value
 
 
