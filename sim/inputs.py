@@ -132,7 +132,7 @@ def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, 
 
 def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: RequestColumns) -> None:
     """Put the initial state into an engine. Raises ScenarioError if it does not fit."""
-    group_tokens = scenario.workload.prefix_group_tokens if isinstance(scenario.workload, Inline) else 16
+    group_tokens = _initial_group_tokens(scenario, core.block_tokens)
     try:
         for cached in scenario.initial.cached:
             ids = chain.chained(cached.prefix_ids)
@@ -166,6 +166,20 @@ def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: Re
             )
     except ValueError as error:
         raise ScenarioError(f"initial: {error}") from None
+
+
+def _initial_group_tokens(scenario: Scenario, block_tokens: int) -> int:
+    """Tokens behind one prefix id of the initial state. Raises ScenarioError if its ids would mean nothing.
+
+    Only an inline workload shares its ids with the initial state: those of files and generators are numbered by their
+    readers, so that equal numbers here and there would be hits by accident.
+    """
+    if isinstance(scenario.workload, Inline):
+        return scenario.workload.prefix_group_tokens
+    initial = scenario.initial
+    if initial.cached or any(given.prefix_ids for given in initial.running):
+        raise ScenarioError(f"initial: prefix ids need an inline workload, this one is {scenario.workload.kind!r}")
+    return block_tokens
 
 
 def to_ns(seconds: float | None) -> int | None:

@@ -14,7 +14,6 @@ from calibrate.compose import StepComposer
 from calibrate.cross_check import CHECKED_TOKENS, LAYERS_OF_PART, cross_check, cross_check_text
 from calibrate.profile_from_tables import profile_from_tables, table_provenance
 from calibrate.public_tables import TableError, read_tables
-from costmodel.pool import kv_pool
 from costmodel.profile import Profile, load_profile
 from costmodel.shape import StepShape
 from costmodel.specs import device_spec, model_spec
@@ -112,11 +111,6 @@ def test_as_a_program(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("tokenwork: nowhere: no gemm_perf.parquet, ")
-
-
-def test_a_model_that_does_not_fit_the_device() -> None:
-    with pytest.raises(ValueError, match=r"llama-3\.1-70b leaves no room for KV on one h100-sxm"):
-        kv_pool(model_spec("llama-3.1-70b"), device_spec("h100-sxm"))
 
 
 def test_cross_check_reads_layers(composer: StepComposer, tmp_path: Path) -> None:

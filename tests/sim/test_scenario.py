@@ -259,6 +259,16 @@ def test_a_cached_prefix_must_fit_the_pool() -> None:
         )
 
 
+def test_prefix_ids_of_an_initial_state_need_a_workload_that_uses_the_same() -> None:
+    """A trace's own ids are numbered by its reader: an equal number would be a hit by accident."""
+    with pytest.raises(ScenarioError, match="prefix ids need an inline workload, this one is 'bundled'"):
+        replay(
+            make_scenario(
+                {"workload": {"kind": "bundled"}, "initial": {"cached": [{"prefix_ids": [0], "tokens": 256}]}}
+            )
+        )
+
+
 def test_unknown_bundled_traces_and_ids_given_twice() -> None:
     with pytest.raises(ScenarioError, match=r"no bundled trace 'nope': chat-1k"):
         replay(make_scenario(changed(workload={"kind": "bundled", "name": "nope"})))

@@ -14,7 +14,6 @@ from workloads.reading.errors import RowError, label, listed
 from workloads.reading.values import TimeUnit
 
 REQUIRED: Final = ("arrival", "prompt_tokens", "output_tokens")
-TIMES: Final = ("arrival", "queue_timeout", "timeout", "cancel_after")
 ROLES: Final = (
     *("arrival", "prompt_tokens", "output_tokens", "max_tokens", "request_id", "priority", "client"),
     *("queue_timeout", "timeout", "cancel_after", "prefix_ids", "prefix_group_tokens"),
