@@ -115,7 +115,8 @@ class EngineCore(EngineState):
             )
         request.outputs = output_tokens
         self._enter_running(request, computed_tokens)
-        self.store.admit(request, hit, held - hit.blocks, computed_tokens // self.block_tokens)
+        self.store.attach(request, hit)
+        self.store.grow(request, held - hit.blocks, computed_tokens // self.block_tokens)
         request.held_blocks = held
         lacking = request.known_tokens - computed_tokens
         if lacking < self._prefill_tokens_out:

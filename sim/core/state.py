@@ -131,7 +131,8 @@ class EngineState:
         request.hit_tokens = context
         request.held_blocks = held_blocks
         new_blocks = held_blocks - hit.blocks
-        self.store.admit(request, hit, new_blocks, (context + tokens) // self.block_tokens)
+        self.store.attach(request, hit)
+        self.store.grow(request, new_blocks, (context + tokens) // self.block_tokens)
         draft.items.append(
             Item(request, tokens=tokens, context=context, new_blocks=new_blocks, admitted=True, hit_tokens=context)
         )

@@ -91,6 +91,7 @@ class HashedStore:
     """Blocks with identity: hash chain, reference counts, eviction by time of release."""
 
     knows_contents = True
+    hears_computed = False
 
     def __init__(self, total_blocks: int, block_tokens: int) -> None:
         self.total_blocks = total_blocks
@@ -119,7 +120,7 @@ class HashedStore:
             found.append((run, blocks))
             free += 0 if run.refs else blocks
             at += blocks  # within the run too: it may have grown past a point where others had branched off
-        return Hit(at, free, tuple(found)) if found else NO_HIT
+        return Hit(at, at * self.block_tokens, free, tuple(found)) if found else NO_HIT
 
     def _common(self, run: BlockRun, content: Content, at: int, limit: int) -> int:
         """Blocks from `at` on that the run, which starts there, has in common with the content. At least 1."""
@@ -141,7 +142,7 @@ class HashedStore:
 
     # -- commands
 
-    def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
+    def attach(self, request: Request, hit: Hit) -> None:
         table: list[tuple[BlockRun, int]] = []
         found: tuple[tuple[BlockRun, int], ...] = hit.runs  # type: ignore[assignment]
         for run, blocks in found:
@@ -149,7 +150,9 @@ class HashedStore:
             self._reference(held)
             table.append((held, held.start))
         request.table = table  # type: ignore[assignment]
-        self.grow(request, new_blocks, full_blocks)
+
+    def computed(self, request: Request, tokens: int) -> None:
+        pass
 
     def grow(self, request: Request, new_blocks: int, full_blocks: int) -> None:
         self.take(new_blocks)

@@ -10,11 +10,13 @@ from sim.core.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Leading blocks of a request that are cached. A value: nothing is referenced until `BlockStore.admit`."""
+    """Leading blocks of a request that are cached. A value: nothing is referenced until `BlockStore.attach`."""
 
     blocks: int = 0
+    tokens: int = 0
+    """What need not be computed. Whole blocks in most stores; a last block may be partly filled in some."""
     free_blocks: int = 0
-    """Of these, how many nobody references now: taking them lowers what is free."""
+    """Of these blocks, how many nobody references now: taking them lowers what is free."""
     runs: tuple[object, ...] = ()
     """The store's own."""
 
@@ -25,11 +27,15 @@ NO_HIT = Hit()
 class BlockStore(Protocol):
     """A pool of equal blocks. Queries are pure; commands must fit (`free_blocks` is asked first) and fail only by bug.
 
-    A *full* block is one whose tokens are all known and computed (or being computed): prefix caches register it.
+    A *full* block is one whose tokens are all known and computed (or being computed). Caches differ in when they
+    register one: when it is scheduled (`grow`), when it has been computed (`computed`), or when its request leaves
+    (`release`).
     """
 
     knows_contents: bool
     """Whether it is a prefix cache; then requests need their `content`."""
+    hears_computed: bool
+    """Whether it wants to be told (`computed`) when a prefill chunk has run."""
     block_tokens: int
     total_blocks: int
     free_blocks: int
@@ -46,13 +52,22 @@ class BlockStore(Protocol):
         """Cached blocks that lost their contents so far."""
 
     def match(self, request: Request, *, most_blocks: int | None = None) -> Hit:
-        """The longest cached prefix that leaves at least one known token to compute, cut to `most_blocks`. Pure."""
+        """The longest cached prefix of a request, cut to `most_blocks`, as this cache finds it.
 
-    def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
-        """Reference the hit, take `new_blocks` behind it and register the first `full_blocks` blocks."""
+        Takes nothing, but counts as an access: caches that evict by last use remember it.
+        """
+
+    def attach(self, request: Request, hit: Hit) -> None:
+        """Reference a hit on behalf of a request that holds nothing yet."""
 
     def grow(self, request: Request, new_blocks: int, full_blocks: int) -> None:
-        """Take `new_blocks` more for a request and register its first `full_blocks` blocks."""
+        """Take `new_blocks` more for a request, of which the first `full_blocks` in all are full."""
+
+    def computed(self, request: Request, tokens: int) -> None:
+        """A forward that computed a chunk of this request has run: its first `tokens` known tokens have KV.
+
+        May find blocks to be copies of cached ones and give them back.
+        """
 
     def take(self, blocks: int) -> None:
         """Take blocks on behalf of decodes as a group: their contents have no name before their request leaves."""
@@ -74,6 +89,7 @@ class CountingStore:
     """No sharing: one number. The baseline, and the fastest."""
 
     knows_contents = False
+    hears_computed = False
     evicted_blocks = 0
     cached_blocks = 0
 
@@ -86,8 +102,11 @@ class CountingStore:
     def match(self, request: Request, *, most_blocks: int | None = None) -> Hit:
         return NO_HIT
 
-    def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
-        self.free_blocks -= new_blocks
+    def attach(self, request: Request, hit: Hit) -> None:
+        pass
+
+    def computed(self, request: Request, tokens: int) -> None:
+        pass
 
     def grow(self, request: Request, new_blocks: int, full_blocks: int) -> None:
         self.free_blocks -= new_blocks

@@ -55,7 +55,8 @@ class BlockPool:
         found: list[Block] = []
         while len(found) < limit and content.key(len(found)) in self.by_key:
             found.append(self.by_key[content.key(len(found))][0])
-        return Hit(len(found), sum(block.references == 0 for block in found), tuple(found))
+        free = sum(block.references == 0 for block in found)
+        return Hit(len(found), len(found) * self.block_tokens, free, tuple(found))
 
     def learns_from(self, request: Request) -> bool:
         content = request.content
@@ -65,14 +66,13 @@ class BlockPool:
 
     # -- commands
 
-    def admit(self, request: Request, hit: Hit, new_blocks: int, full_blocks: int) -> None:
+    def attach(self, request: Request, hit: Hit) -> None:
         for block in hit.runs:
             assert isinstance(block, Block)
             if not block.references:
                 del self.free[block]
             block.references += 1
         request.table = list(hit.runs)
-        self.grow(request, new_blocks, full_blocks)
 
     def grow(self, request: Request, new_blocks: int, full_blocks: int) -> None:
         self.take(new_blocks)

@@ -112,8 +112,10 @@ class StoreMachine(RuleBasedStateMachine):
         new_blocks = held - hit.blocks
         if new_blocks + hit.free_blocks > self.store.free_blocks:
             return
-        self.store.admit(guest.request, hit, new_blocks, computed // self.block_tokens)
-        self.oracle.admit(guest.twin, oracle_hit, new_blocks, computed // self.block_tokens)
+        self.store.attach(guest.request, hit)
+        self.store.grow(guest.request, new_blocks, computed // self.block_tokens)
+        self.oracle.attach(guest.twin, oracle_hit)
+        self.oracle.grow(guest.twin, new_blocks, computed // self.block_tokens)
         guest.held, guest.computed = held, computed
         guest.set(state=State.RUNNING)
 

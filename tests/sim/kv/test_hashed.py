@@ -55,7 +55,8 @@ def run_prompt(store: HashedStore, request: Request) -> int:
     """Admit it with its whole prompt; returns the blocks hit."""
     hit = store.match(request)
     full = request.prompt_tokens // BLOCK
-    store.admit(request, hit, full + 1 - hit.blocks, full)
+    store.attach(request, hit)
+    store.grow(request, full + 1 - hit.blocks, full)
     return hit.blocks
 
 
@@ -104,7 +105,8 @@ def test_grown_past_a_branch():
     """A run that grew in place after others had branched off inside it is still found beyond that point."""
     store = store_of(12)
     trunk, branch = guest(1, 10, 11), guest(2, 10, 20, 21)
-    store.admit(trunk, store.match(trunk), 1, 1)
+    store.attach(trunk, store.match(trunk))
+    store.grow(trunk, 1, 1)
     run_prompt(store, branch)
     leave(store, branch)
     store.grow(trunk, 1, 2)
@@ -116,7 +118,8 @@ def twins(store: HashedStore) -> tuple[Request, Request]:
     """Two requests that have computed the same three blocks side by side."""
     first, second = guest(1, 10, 11, 12), guest(2, 10, 11, 12)
     for request in (first, second):
-        store.admit(request, store.match(request), 1, 0)
+        store.attach(request, store.match(request))
+        store.grow(request, 1, 0)
     for request in (first, second):
         store.grow(request, 3, 3)
     return first, second
@@ -181,7 +184,8 @@ def test_own_blocks_after_preemption():
     store = store_of(8)
     request = guest(1)
     request.prompt_tokens = 3 * BLOCK + 1
-    store.admit(request, store.match(request), 4, 3)
+    store.attach(request, store.match(request))
+    store.grow(request, 4, 3)
     store.release(request, 4, 3, returns=True)
     request.preemptions = 1
     assert store.match(request).blocks == 3
@@ -206,7 +210,8 @@ def test_oracle_keeps_references():
     first, second = guest(1, 10), guest(2, 10)
     for request in (first, second):
         request.prompt_tokens = BLOCK + 1
-        pool.admit(request, pool.match(request), 1, 0)
+        pool.attach(request, pool.match(request))
+        pool.grow(request, 1, 0)
     for request in (first, second):
         pool.grow(request, 0, 1)
     assert pool.most_twins == 2

@@ -28,7 +28,8 @@ def test_no_hits_no_learning_no_evictions():
     """Whatever comes and goes, nothing is ever found cached."""
     store = CountingStore(10, 4)
     request = Request("a", prompt_tokens=12, max_tokens=4)
-    store.admit(request, store.match(request), 3, 3)
+    store.attach(request, store.match(request))
+    store.grow(request, 3, 3)
     assert store.free_blocks == 7
     store.release(request, 3, 3, returns=True)
     assert store.match(request) is NO_HIT
