@@ -18,12 +18,12 @@ from simpy.core import EmptySchedule
 from simpy.events import Event as SimpyEvent
 
 from costmodel.model import CostModel
+from sim.core.drafting import NoProgress
 from sim.core.engine import EngineCore
-from sim.core.lifecycle import Event, State
+from sim.core.lifecycle import TERMINAL, Event, State
 from sim.core.request import Request
-from sim.core.state import NoProgress
 from sim.results.columns import EngineLog, RequestColumns
-from sim.server import ARRIVAL, CANCEL, TIMEOUT, Alarm, Server
+from sim.server import ARRIVAL, CANCEL, CAPACITY, TIMEOUT, Alarm, Server
 
 EVENTS_PER_PROGRESS = 2048
 INTERRUPTED = "Ctrl-C"
@@ -103,6 +103,8 @@ class Simulation:
     requests: RequestColumns
     arrivals: Arrivals
     limits: Limits = field(default_factory=Limits)
+    capacity_events: Sequence[tuple[int, int]] = ()
+    """(time in ns, usable blocks from then on) of every engine's pool."""
     progress: Callable[[int, int], None] | None = None
     """Called now and then with (simulated ns, requests arrived)."""
     clock: SimpyClock = field(default_factory=SimpyClock)
@@ -131,6 +133,8 @@ class Simulation:
         self._next_row = self.arrivals.first_row
         if self._next_row < len(self.arrivals.arrival_ns):
             self._arrive_at_next()
+        for time_ns, blocks in self.capacity_events:
+            self._resize_at(time_ns, blocks)
         for server in self.servers:
             server.max_steps = self.limits.max_steps
             if server.core.running:
@@ -214,6 +218,13 @@ class Simulation:
     ) -> None:
         self.clock.at(self.clock.now_ns + delay_ns, priority, lambda _: leave(server, request))
 
+    def _resize_at(self, time_ns: int, blocks: int) -> None:
+        def resize(_: Alarm) -> None:
+            for server in self.servers:
+                server.resize(blocks)
+
+        self.clock.at(time_ns, CAPACITY, resize)
+
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
         """Between events Ctrl-C only asks the loop to stop, so that the result stays whole."""
@@ -234,12 +245,12 @@ class Simulation:
 
 
 def _cancel(server: Server, request: Request) -> None:
-    if request.state in (State.QUEUED, State.RUNNING):
+    if request.state not in TERMINAL:
         server.remove(request, Event.CANCEL, "client")
 
 
 def _time_out(server: Server, request: Request) -> None:
-    if request.state in (State.QUEUED, State.RUNNING):
+    if request.state not in TERMINAL:
         server.remove(request, Event.TIME_OUT, "timeout")
 
 

@@ -20,7 +20,7 @@ from sim.core.plan import BatchPlan, Decision, Verdict
 from sim.core.request import Request
 from sim.results.columns import EngineLog
 
-CANCEL, TIMEOUT, ARRIVAL, BOUNDARY = range(4)
+CANCEL, TIMEOUT, ARRIVAL, CAPACITY, BOUNDARY = range(5)
 """Priorities of events at the same instant."""
 
 
@@ -104,6 +104,14 @@ class Server:
         self.core.cancel(request, event, reason)
         if self.flights:
             self._cut()  # whoever stood behind it may be let in now
+        elif self._tick is None:
+            self.start()
+
+    def resize(self, total_blocks: int) -> None:
+        """The pool changes: planning goes by it from the coming boundary on."""
+        self.core.resize(total_blocks)
+        if self.flights:
+            self._cut()
         elif self._tick is None:
             self.start()
 
@@ -205,7 +213,7 @@ class Server:
         core, log = self.core, self.log
         assert len(self.flights) < self.depth
         log.now_ns = now
-        plan = core.plan_step()
+        plan = core.plan_step(now)
         if plan is None:
             log.blocked(now, core.latest_draft.deferred)
             return None
@@ -213,11 +221,17 @@ class Server:
             core.cut(plan, min(plan.steps, self._steps_left()))
         start = self.flights[-1].ends_ns[-1] if self.flights else now
         times = self.cost.step_times_ns(plan.shape, plan.steps)
+        if plan.swapped_blocks:
+            times[0] += self._swap_ns(plan.swapped_blocks)
         ends = [start + times[0]] if len(times) == 1 else list(accumulate(times, initial=start))[1:]
         flight = Flight(plan, start, ends, plan.deferred)
         self.flights.append(flight)
         log.planned(plan, start, core)
         return flight
+
+    def _swap_ns(self, blocks: int) -> int:
+        """KV moves over the host link before the forward starts (vLLM V0 does both on one stream)."""
+        return round(blocks * self.core.spec.host.ns_per_block)
 
     def close(self) -> None:
         """The run ends here: commit the steps that have run, note how far live requests got."""
@@ -235,7 +249,7 @@ class Server:
             committed = flight.plan.committed
             self.log.ran(flight.plan, flight.ends_ns[:committed], flight.deferred, committed - flight.deferred_from)
         core = self.core
-        for request in [*core.running, *core.waiting]:
+        for request in [*core.running, *core.waiting, *core.swapped]:
             self.log.unfinished(request, core)
 
     def stall(self) -> str | None:
@@ -245,6 +259,11 @@ class Server:
             return (
                 f"{len(core.running)} requests run but none can go on: {core.store.free_blocks} of "
                 f"{core.store.total_blocks} blocks are free, the step's budget does not reach, or nobody gives way"
+            )
+        if core.swapped:
+            first = core.swapped.first()
+            return (
+                f"nothing runs, but swapped request {first.id} never comes back: {core.host.held_blocks(first)} blocks"
             )
         if core.waiting:
             head, why = core.waiting.first(), core.latest_draft.deferred

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.engines import ENGINES
+
 ROOT = Path(__file__).parents[1]
 OURS = ("sim", "costmodel", "calibrate", "workloads")
 HEAVY = ("pandas", "pyarrow", "scipy", "torch", "matplotlib")
@@ -72,9 +74,9 @@ def test_importing_sim_is_light() -> None:
 
 
 def test_preset_names_occur_only_where_presets_are_made() -> None:
-    """Outside sim/engines and the command line's default, code does not know which engine it runs (docstrings may)."""
-    presets = ("vllm-v1", "reference", "static-batch", "textbook")
-    allowed = ("sim/engines/", "sim/commands/")
+    """Outside presets, their recordings and the command line's default, no code knows its engine (docstrings may)."""
+    presets = ENGINES.names()
+    allowed = ("sim/engines/", "sim/conformance/", "sim/commands/")
     found = []
     for package in OURS:
         for path, _ in modules(package):

@@ -8,7 +8,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from sim import make_scenario, replay
+from sim.commands.conformance import conformance
 from sim.commands.main import COMMANDS, load
 from sim.core.lifecycle import diagram
 from sim.results.console import result_text
@@ -31,6 +34,13 @@ def test_the_quickstarts_output_is_real() -> None:
     )
     shown = [line.rstrip() for line in result_text(run).rstrip().splitlines()]
     assert "\n".join(shown) in "\n".join(line.rstrip() for line in README.splitlines())
+
+
+def test_the_table_of_recorded_decisions_is_real(capsys: pytest.CaptureFixture[str]) -> None:
+    """Paste what `tokenwork conformance --table` prints."""
+    conformance(table=True)
+    section = README.split("### Recorded decisions")[1].split("\n## ")[0]
+    assert f"\n\n{capsys.readouterr().out}\n" in section
 
 
 def test_the_python_example_runs() -> None:

@@ -1,9 +1,10 @@
-"""The pass that lets waiting requests in, and the tests that it puts them to."""
+"""The pass that lets waiting requests in, with the tests that it puts them to and the guards before the scan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,22 +13,49 @@ from sim.core.plan import ADMIT, Blocker, Decision, StepDraft, Verdict, defer
 from sim.kv.store import NO_HIT, Hit
 
 if TYPE_CHECKING:
+    from sim.core.drafting import Drafting
     from sim.core.plan import BatchPlan
     from sim.core.request import Request
-    from sim.core.state import EngineState
 
 NO_WORK = defer(Blocker.WORK, "step budget used up")
 NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
 NO_CHUNK = defer(Blocker.WORK, "prompt does not fit the step budget")
 HAS_PREEMPTED = defer(Blocker.BLOCKS, "the step has preempted")
 BATCH_RUNS = defer(Blocker.POLICY, "the batch before is still running")
+OTHERS_ARE_SWAPPED = defer(Blocker.BLOCKS, "swapped requests come first")
+LATCHED = defer(Blocker.POLICY, "batch was full and nobody has left since")
 BEHIND = defer(Blocker.POLICY, "behind a blocked request")
+
+
+# -- guards: is there a scan at all?
+
+Guard = Callable[["Drafting", StepDraft], Decision | None]
+"""Why nobody is looked at; None if there is a scan. Holds on as long as nobody leaves or arrives."""
+
+
+def nothing_preempted(core: Drafting, draft: StepDraft) -> Decision | None:
+    return HAS_PREEMPTED if draft.preempted else None
+
+
+def nothing_runs(core: Drafting, draft: StepDraft) -> Decision | None:
+    return BATCH_RUNS if core.running else None
+
+
+def nothing_swapped(core: Drafting, draft: StepDraft) -> Decision | None:
+    return OTHERS_ARE_SWAPPED if core.swapped else None
+
+
+def not_latched(core: Drafting, draft: StepDraft) -> Decision | None:
+    return LATCHED if core.latched else None
+
+
+# -- tests: may this one start?
 
 
 class Candidate:
     """A waiting request under test, with what the tests before have found out."""
 
-    __slots__ = ("draft", "held_blocks", "hit", "request", "tokens", "whole_prompt")
+    __slots__ = ("attached", "charged_tokens", "draft", "held_blocks", "hit", "request", "tokens", "whole_prompt")
 
     def __init__(self, request: Request, draft: StepDraft, *, whole_prompt: bool) -> None:
         self.request = request
@@ -35,8 +63,12 @@ class Candidate:
         self.whole_prompt = whole_prompt
         """It takes blocks for all its known tokens at once, not only for the first chunk."""
         self.hit: Hit = NO_HIT
-        self.tokens = 0
-        """Granted for the first chunk."""
+        self.attached = False
+        """A test has referenced the hit already."""
+        self.tokens: int | None = None
+        """Granted for the first chunk; None where admission only moves the request and a later pass gives it work."""
+        self.charged_tokens = 0
+        """What the budget is charged: where hits are not known to it, more than is computed."""
         self.held_blocks = 0
         """What it will hold, hits included."""
 
@@ -45,36 +77,36 @@ class Candidate:
 class Test:
     """One condition for getting in. Their order is the engine's: what one finds out is there for the next."""
 
-    decide: Callable[[EngineState, Candidate], Decision]
+    decide: Callable[[Drafting, Candidate], Decision]
     needs_candidate: bool = True
     """False: the answer is the same for everybody, so nobody need be looked at while it is no."""
 
 
-def _budget_is_open(core: EngineState, candidate: Candidate) -> Decision:
+def _budget_is_open(core: Drafting, candidate: Candidate) -> Decision:
     return ADMIT if candidate.draft.meter.has_left() else NO_WORK
 
 
-def _slot_is_free(core: EngineState, candidate: Candidate) -> Decision:
+def _slot_is_free(core: Drafting, candidate: Candidate) -> Decision:
     return ADMIT if len(core.running) < core.spec.max_running else NO_SLOT
 
 
-def _match_prefix(core: EngineState, candidate: Candidate) -> Decision:
+def _match_prefix(core: Drafting, candidate: Candidate) -> Decision:
     candidate.hit = core.store.match(candidate.request)
     return ADMIT
 
 
-def _grant_chunk(core: EngineState, candidate: Candidate) -> Decision:
+def _grant_chunk(core: Drafting, candidate: Candidate) -> Decision:
     """Only what must be computed is asked for: cached tokens cost no budget (case B10)."""
-    request, context = candidate.request, candidate.hit.blocks * core.block_tokens
+    request, context = candidate.request, candidate.hit.tokens
     tokens = candidate.draft.meter.grant(request.known_tokens - context, context, decode=False, admitting=True)
     if not tokens:
         return NO_CHUNK
-    candidate.tokens = tokens
+    candidate.tokens = candidate.charged_tokens = tokens
     candidate.held_blocks = core.blocks(request.known_tokens if candidate.whole_prompt else context + tokens)
     return ADMIT
 
 
-def _blocks_are_there(core: EngineState, candidate: Candidate) -> Decision:
+def _blocks_are_there(core: Drafting, candidate: Candidate) -> Decision:
     decision = candidate.draft.account.decide(core, candidate.request, candidate.hit, candidate.held_blocks)
     if decision.blocker is Blocker.BLOCKS:
         candidate.draft.refused.append(candidate.request)
@@ -88,74 +120,112 @@ GRANT_CHUNK = Test(_grant_chunk)
 BLOCKS_ARE_THERE = Test(_blocks_are_there)
 
 
+# -- the pass
+
+
+class Misfit(Enum):
+    """What a request that does not get in means for the scan."""
+
+    STOPS = "stops"
+    """Head-of-line blocking."""
+    IS_SKIPPED = "is skipped"
+    IS_LOST = "is lost"
+    """It is taken out of the queue and ends as failed; the scan stops."""
+
+
 class Admit:
     """Let waiting requests in while they pass every test.
 
-    `skip_misfits`: go on behind one that does not fit instead of stopping (head-of-line blocking), looking at no more
-    than `max_scan`. `whole_prompt`: take blocks for all known tokens at once, not only for the first chunk.
-    `only_when_empty`: not while anything runs. Nobody is let in by a step that has preempted.
+    `guards`: when there is no scan at all. `misfit`: what becomes of the scan at the first who does not get in; with
+    skipping, it looks at no more than `max_scan`. `whole_prompt`: take blocks for all known tokens at once, not only
+    for the first chunk. `latches`: a refusal while others run closes admission until somebody leaves.
     """
 
     def __init__(
         self,
         *tests: Test,
-        skip_misfits: bool = False,
+        guards: Iterable[Guard] = (nothing_preempted,),
+        misfit: Misfit = Misfit.STOPS,
         max_scan: int = 1000,
         whole_prompt: bool = False,
-        only_when_empty: bool = False,
+        latches: bool = False,
     ) -> None:
         self.tests = tests
-        self.skip_misfits = skip_misfits
+        self.guards = tuple(guards)
+        self.misfit = misfit
         self.max_scan = max_scan
         self.whole_prompt = whole_prompt
-        self.only_when_empty = only_when_empty
-        self._decide = tuple(test.decide for test in tests)
+        self.latches = latches
 
-    def apply(self, core: EngineState, draft: StepDraft) -> None:
+    def apply(self, core: Drafting, draft: StepDraft) -> None:
         if not core.waiting:
             return
-        if draft.preempted:
-            draft.deferred = HAS_PREEMPTED
-        elif self.only_when_empty and core.running:
-            draft.deferred = BATCH_RUNS
-        elif self.skip_misfits:
+        for guard in self.guards:
+            if (why := guard(core, draft)) is not None:
+                draft.deferred = why
+                return
+        if core.order.sorts:
+            core.waiting.arrange(core.order.arranged(core))
+        if self.misfit is Misfit.IS_SKIPPED:
             for request in list(islice(core.waiting, self.max_scan)):
                 self._consider(core, draft, request)
         else:
             while core.waiting and self._consider(core, draft, core.waiting.first()):
                 pass
+        if self.latches and draft.deferred is not None and draft.deferred.blocker is not Blocker.WORK:
+            core.latched = bool(core.running)
 
-    def _consider(self, core: EngineState, draft: StepDraft, request: Request) -> bool:
+    def _consider(self, core: Drafting, draft: StepDraft, request: Request) -> bool:
         """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
         candidate = Candidate(request, draft, whole_prompt=self.whole_prompt)
-        for decide in self._decide:
-            decision = decide(core, candidate)
+        for test in self.tests:
+            decision = test.decide(core, candidate)
             if decision is ADMIT:
                 continue
             if decision.verdict is Verdict.REJECT:
                 core.reject(draft, request, decision)
                 return True
-            draft.deferred = draft.deferred or decision
+            if self.misfit is Misfit.IS_LOST and test.needs_candidate:
+                core.lose(draft, request, decision)
+            elif draft.deferred is None:
+                draft.deferred = decision
+                draft.blocked = request if test.needs_candidate else None
             return False
-        draft.meter.spend(candidate.tokens, candidate.hit.blocks * core.block_tokens, decode=False)
-        core.admit(draft, request, candidate.hit, candidate.tokens, candidate.held_blocks)
+        return self._let_in(core, draft, candidate)
+
+    def _let_in(self, core: Drafting, draft: StepDraft, candidate: Candidate) -> bool:
+        request, hit, tokens = candidate.request, candidate.hit, candidate.tokens
+        core.let_in(request, hit, attached=candidate.attached)
+        new_blocks = candidate.held_blocks - hit.blocks
+        if tokens is None:
+            core.grow(draft, request, new_blocks, 0)
+            return True
+        draft.meter.spend(candidate.charged_tokens, hit.tokens, decode=False)
+        core.schedule_chunk(draft, request, tokens, new_blocks, admitted=True)
+        if core.admission.charges:
+            last = hit.tokens + tokens == request.known_tokens
+            draft.account.charge(core, request, tokens, last=last)
+            draft.deferred = draft.account.spent(core)
+            return draft.deferred is None
         return True
 
-    def steady_steps(self, core: EngineState, plan: BatchPlan) -> int:
-        """A blocked head stays blocked: slots and what decodes leave of the budget stand still, free blocks fall."""
-        if not core.waiting:
+    def steady_steps(self, core: Drafting, plan: BatchPlan) -> int:
+        """Guards, slots and what decodes leave of the budget stand still; for the rest the policies speak."""
+        if not core.waiting or core.latest_draft.blocked is None:
             return FOREVER
-        return core.spec.admission.steady_steps(core, plan)
+        return min(core.admission.steady_steps(core, plan), core.order.steady_steps(core, plan))
 
-    def why_ignored(self, core: EngineState, arrived: Request, draft: StepDraft) -> Decision | None:
+    def why_ignored(self, core: Drafting, arrived: Request, draft: StepDraft) -> Decision | None:
         """Why a request just queued changes nothing in the stretch that came of a draft; None if it must be looked at.
 
         Behind a blocked head nobody is looked at. A new head is not, if a test that is the same for everybody says no.
         """
-        if self.only_when_empty and core.running:
-            return BATCH_RUNS
-        if not self.skip_misfits and core.waiting.first() is not arrived:
-            return None if core.spec.budget.counts_queue else BEHIND
+        for guard in self.guards:
+            if (why := guard(core, draft)) is not None:
+                return why
+        stays_behind = self.misfit is not Misfit.IS_SKIPPED and not core.order.sorts
+        if stays_behind and core.waiting.first() is not arrived:
+            return None if core.budget.counts_queue else BEHIND
         candidate = Candidate(arrived, draft, whole_prompt=self.whole_prompt)
         for test in self.tests:
             if test.needs_candidate:

@@ -11,17 +11,21 @@ from sim.core.request import Request
 class Endings:
     """How many tokens each live request's answer has, and at which step of the cohort a decoding one is over."""
 
-    __slots__ = ("_heap", "_last_step", "_stop_after")
+    __slots__ = ("_entries", "_fewest", "_heap", "_pushes", "_stop_after")
 
-    def __init__(self) -> None:
+    def __init__(self, *, fewest: int = 1) -> None:
+        self._fewest = fewest
+        """An end is not noticed before so many tokens."""
         self._stop_after: dict[Request, int] = {}
-        self._last_step: dict[Request, int] = {}
+        self._entries: dict[Request, tuple[int, int, Request]] = {}
+        """The heap's entry of each request that decodes; others in the heap are stale and skipped."""
         self._heap: list[tuple[int, int, Request]] = []
-        """(last step, seq, request); an entry that disagrees with `_last_step` is stale and skipped."""
+        """(last step, number of the push, request)."""
+        self._pushes = 0
 
     def promise(self, request: Request, stop_after: int) -> None:
         """Its executor will stop a request after so many tokens, or at its max_tokens."""
-        self._stop_after[request] = min(stop_after, request.max_tokens)
+        self._stop_after[request] = max(self._fewest, min(stop_after, request.max_tokens))
 
     def __contains__(self, request: object) -> bool:
         """Whether a request is alive."""
@@ -38,28 +42,30 @@ class Endings:
 
     def enter(self, request: Request, step: int) -> None:
         """It gets a token from each of the cohort's steps from `step` on."""
-        self._last_step[request] = last = step + self._stop_after[request] - request.outputs
-        heappush(self._heap, (last, request.seq, request))
+        self._push(request, step + self._stop_after[request] - request.outputs)
 
     def leave(self, request: Request) -> int:
         """It does not decode any more; returns the step at which it would have been over."""
-        return self._last_step.pop(request)
+        return self._entries.pop(request)[0]
 
     def miss(self, request: Request) -> None:
         """It has missed one of the cohort's steps."""
-        self._last_step[request] = last = self._last_step[request] + 1
-        heappush(self._heap, (last, request.seq, request))
+        self._push(request, self.last_step(request) + 1)
+
+    def _push(self, request: Request, last_step: int) -> None:
+        self._pushes += 1
+        self._entries[request] = entry = (last_step, self._pushes, request)
+        heappush(self._heap, entry)
 
     def last_step(self, request: Request) -> int:
-        return self._last_step[request]
+        return self._entries[request][0]
 
     def next_step(self) -> int:
         """The first step count at which somebody is over; FOREVER if nobody decodes."""
-        heap, last_step = self._heap, self._last_step
+        heap, entries = self._heap, self._entries
         while heap:
-            last, seq, request = heap[0]
-            if request.seq == seq and last_step.get(request) == last:
-                return last
+            if entries.get(heap[0][2]) is heap[0]:
+                return heap[0][0]
             heappop(heap)
         return FOREVER
 

@@ -14,18 +14,17 @@ the next plan is made before the last one is committed; by then all steps of tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from costmodel.shape import StepShape
 from sim.core.admit import Admit
 from sim.core.cohort import FOREVER
-from sim.core.lifecycle import Event, State
+from sim.core.delivery import Delivering
+from sim.core.events import WentIdle
+from sim.core.lifecycle import Event
 from sim.core.observer import Observer
 from sim.core.passes import arranged, forwards
 from sim.core.plan import ADMIT, BatchPlan, Decision, StepDraft, Verdict, reject
 from sim.core.request import Request
-from sim.core.spec import EngineSpec
-from sim.core.state import EngineState
+from sim.core.spec import EngineSpec, Quirk
 from sim.kv.content import Content
 
 
@@ -45,7 +44,7 @@ def fit_model_length(spec: EngineSpec, request: Request) -> Decision:
     return ADMIT
 
 
-class EngineCore(EngineState):
+class EngineCore(Delivering):
     """One engine. See the module for the protocol; all times are the caller's."""
 
     def __init__(self, spec: EngineSpec, observer: Observer | None = None, *, max_stretch: int = FOREVER) -> None:
@@ -53,8 +52,7 @@ class EngineCore(EngineState):
         self.max_stretch = max_stretch
         """The most steps a plan may hold; 1 makes every step a plan of its own."""
         self.passes = arranged(spec.passes, spec.budget.serve)
-        self.latest_draft = StepDraft(spec.budget.open(self), spec.admission.open(self))
-        """What the passes said when `plan_step` was last called; its meter has what the step left over."""
+        self.latest_draft = self._open_draft()
         self._admits = [each for each in self.passes if isinstance(each, Admit)]
         self._steady = [each.steady_steps for each in self.passes]
         self._turn = forwards(self.passes)
@@ -62,6 +60,8 @@ class EngineCore(EngineState):
         """Which of the turn's forwards comes next."""
         self._arrivals = 0
         self._plans = 0
+        self._shrink_by = 0
+        """Blocks that the pool has yet to lose."""
 
     # -- requests come and go
 
@@ -74,7 +74,7 @@ class EngineCore(EngineState):
         self._enrol(request)
         decision = fit_model_length(self.spec, request)
         if decision is ADMIT:
-            decision = self.spec.admission.feasible(self, request)
+            decision = self.admission.feasible(self, request)
         if decision.verdict is Verdict.REJECT:
             self._finalise(request, Event.REJECT, decision.reason, decision.detail)
             return decision
@@ -84,6 +84,7 @@ class EngineCore(EngineState):
 
     def _enrol(self, request: Request) -> None:
         self._arrivals += 1
+        request.number = self._arrivals
         if request.content is not None:
             request.content.owner = self._arrivals
         elif self.store.knows_contents:
@@ -94,10 +95,10 @@ class EngineCore(EngineState):
 
         Also for timeouts and failures, by `event`. Call it at a step boundary, before that step is committed.
         """
-        if request.state is State.QUEUED:
-            self.waiting.remove(request)
-        else:
-            self._leave_running(request, returns=False)
+        if Quirk.LEAVERS_RUN_ON in self.spec.quirks and event is not Event.FAIL:
+            self._marked.setdefault(request, (event, reason))
+            return
+        self._leave(request)
         self._finalise(request, event, reason)
 
     def place(self, request: Request, *, computed_tokens: int, output_tokens: int, stop_after: int) -> None:
@@ -114,7 +115,7 @@ class EngineCore(EngineState):
                 f"initial state: request {request.id} needs {held} blocks, {self.store.free_blocks} are free"
             )
         request.outputs = output_tokens
-        self._enter_running(request, computed_tokens)
+        self._enter_running(request, computed_tokens, Event.ADMIT)
         self.store.attach(request, hit)
         self.store.grow(request, held - hit.blocks, computed_tokens // self.block_tokens)
         request.held_blocks = held
@@ -134,34 +135,69 @@ class EngineCore(EngineState):
                 return None
         return why
 
+    # -- the pool changes
+
+    def resize(self, total_blocks: int) -> None:
+        """The pool shall have so many usable blocks from the next step on (memory that jitters).
+
+        It shrinks as far as it can: cached contents go first, then victims of the preemption policy; what nobody gives
+        up is taken as it comes free. Call it at a step boundary.
+        """
+        change = total_blocks - (self.store.total_blocks - self._shrink_by)
+        grow = max(0, change - self._shrink_by)
+        self._shrink_by = max(0, self._shrink_by - change)
+        self.store.resize(self.store.total_blocks + grow)
+
+    def _follow_capacity(self, draft: StepDraft) -> None:
+        """Take out what the pool has to lose."""
+        while self._shrink_by > self.store.free_blocks and self.running:
+            newest = next(reversed(self.running))
+            victim = None if self.store.reclaim() else self.preemption.victim(self, newest, draft)
+            if victim is not None:
+                self.preempt(draft, victim)
+            elif self._shrink_by > self.store.free_blocks:
+                break
+        blocks = min(self._shrink_by, self.store.free_blocks)
+        self._shrink_by -= blocks
+        self.store.resize(self.store.total_blocks - blocks)
+
     # -- planning
 
-    def plan_step(self) -> BatchPlan | None:
+    def plan_step(self, now_ns: int = 0) -> BatchPlan | None:
         """Run the engine's passes up to the next forward; None if there is nothing to run.
+
+        `now_ns`: the time, for policies that look at it.
 
         Applies what real engines apply while scheduling: blocks taken and evicted, victims freed, prefixes registered,
         requests moved between queues. A step in which everybody lost his blocks is a plan without work.
         """
+        self.now_ns = now_ns
         if self.spec.depth > 1:
             self._set_aside_ended()
         forward = self._forward
         plan = self._plan_from(forward)
         if plan is None and forward:  # the rest of a turn had nothing to run; a new turn may have
             plan = self._plan_from(0)
+        if plan is None and not self.running:
+            self._tell_all(WentIdle())
         return plan
+
+    def _open_draft(self) -> StepDraft:
+        return StepDraft(self.budget.open(self), self.admission.open(self))
 
     def _plan_from(self, forward: int) -> BatchPlan | None:
         """The first forward of the turn, from this one on, that has something to run."""
-        draft = StepDraft(self.spec.budget.open(self), self.spec.admission.open(self))
-        self.latest_draft = draft
+        self.latest_draft = draft = self._open_draft()
+        if self._shrink_by:
+            self._follow_capacity(draft)
         for number, (passes, run) in enumerate(self._turn[forward:], start=forward + 1):
             for apply in passes:
                 apply(self, draft)
             if not draft.empty:
                 self._forward = 0 if run.restart or number == len(self._turn) else number
-                return self._seal(draft)
+                return self._seal(draft, may_stretch=forward == self._forward == 0)
         self._forward = 0
-        return self._seal(draft) if draft.preempted else None
+        return self._seal(draft, may_stretch=False) if draft.preempted else None
 
     def _set_aside_ended(self) -> None:
         """Depth 2: a request whose last token is in flight is not scheduled again if its length says so.
@@ -173,8 +209,13 @@ class EngineCore(EngineState):
             if self._endings.by_length(request):
                 self._stop_decoding(request)
 
-    def _seal(self, draft: StepDraft) -> BatchPlan:
-        """Turn a draft into a plan: counters move on, as in vLLM, before the forward has run."""
+    def _seal(self, draft: StepDraft, *, may_stretch: bool) -> BatchPlan:
+        """Turn a draft into a plan: counters move on, as in vLLM, before the forward has run.
+
+        `may_stretch`: the plan is a whole turn, so that the next would start where this one did.
+        """
+        if draft.to_take:
+            self.take_promised(draft)
         cohort = self.cohort
         decode_step, context = cohort.step, cohort.context_tokens
         decodes = cohort.size if draft.all_decodes else 0
@@ -183,7 +224,8 @@ class EngineCore(EngineState):
             context -= self._advance_some(draft.decodes)
         elif decodes:
             cohort.step += 1
-        chunks = tuple([(item.tokens, item.context) for item in draft.items]) if draft.items else ()
+        # A prompt that was cached whole is a chunk of nothing, but its forward computes the last token again.
+        chunks = tuple([(item.tokens or 1, item.context) for item in draft.items]) if draft.items else ()
         shape = StepShape(chunks, decodes, context if decodes else 0)
         self._plans += 1
         plan = BatchPlan(self._plans, draft, shape=shape, decode_step=decode_step)
@@ -194,7 +236,7 @@ class EngineCore(EngineState):
                 item.emits = self._prefill_tokens_out > 0
                 request.outputs += self._prefill_tokens_out
                 self._start_decoding(request)
-        if draft.all_decodes and not draft.items:
+        if draft.all_decodes and not draft.items and may_stretch:
             plan.steps = self._steady_steps(plan, draft)
         self._in_flight.plans.append(plan)
         self._note_peak()
@@ -240,81 +282,3 @@ class EngineCore(EngineState):
         """Steps up to the one in which an output fills a block that others may hit: it must open a plan."""
         size, lag = self.block_tokens, self.spec.depth - 1
         return min(size - (request.computed_tokens - lag) % size for request in self.learners)
-
-    # -- outcomes
-
-    def cut(self, plan: BatchPlan, steps: int) -> None:
-        """The plan shall end after `steps` steps: something happened outside."""
-        assert plan.scheduled <= steps <= plan.steps
-        plan.steps = steps
-
-    def schedule_through(self, plan: BatchPlan, steps: int) -> None:
-        """The first `steps` steps of a plan have been scheduled: their blocks are taken, evictions included."""
-        more = steps - plan.scheduled
-        if more <= 0:
-            return
-        plan.scheduled = steps
-        self.store.take(self.cohort.blocks_for(more))
-        self.cohort.step += more
-        self._note_peak()
-
-    def commit_step(self, plan: BatchPlan, steps: int, *, stopped: Iterable[Request] = ()) -> list[Request]:
-        """The first `steps` steps of the oldest plan have run: deliver, and end what is over. Returns the ended.
-
-        `stopped`: requests that their executor has stopped without having promised it (real executors).
-        """
-        in_flight = self._in_flight
-        assert plan is in_flight.plans[0]
-        if steps > plan.scheduled:
-            self.schedule_through(plan, steps)
-        plan.committed = steps
-        if plan.decode_requests:
-            self._preemptions_since_token = 0
-            in_flight.deliver(plan, self.observer.decoded)
-        if steps < plan.steps:
-            return []
-        in_flight.plans.popleft()
-        for item in plan.items:
-            if item.emits and item.request in self._endings:
-                self._preemptions_since_token = 0
-                self.observer.prefilled(item.request)
-        over = self._over(plan)
-        early = [request for request in stopped if request not in over]
-        if early or self.learners:
-            self._end_and_learn([*over, *early], early)
-        else:
-            for request in over:
-                self._finish(request)
-        return [*over, *early]
-
-    def _end_and_learn(self, over: list[Request], early: list[Request]) -> None:
-        """End these in list order, and where it is their turn, name the blocks of decodes that missed a step.
-
-        Their newest token is known now and may fill a block; their next step, which would name it, comes later.
-        """
-        missed = [request for request in self._in_flight.missed if request in self.learners and request not in over]
-        for request in sorted([*over, *missed], key=lambda request: request.seq):
-            if request in missed:
-                known = self._in_flight.known_tokens(request, scheduled=0)
-                self.store.grow(request, 0, known // self.block_tokens)
-            else:
-                self._finish(request, early=request in early)
-
-    def _over(self, plan: BatchPlan) -> list[Request]:
-        """Requests whose last token this plan has delivered, in list order."""
-        # With a later plan out, who ended in this one has been set aside; its own one-token answers are not over yet.
-        step = plan.decode_step + (plan.steps if plan.decode_requests else 0)
-        over = [] if self._in_flight.plans else self._endings.pop_due(step)
-        if self._in_flight.ending:
-            # They were set aside when the plan after this one was made, so this plan holds their last token.
-            over = sorted([*over, *self._in_flight.ending], key=lambda request: request.seq)
-        return over
-
-    def _finish(self, request: Request, *, early: bool = False) -> None:
-        """Its last token is delivered. `early`: by its executor's word, before the promised end."""
-        length = self._endings.by_length(request) and not early
-        if request.state is State.QUEUED:  # preempted with its last token in flight
-            self.waiting.remove(request)
-        else:
-            self._leave_running(request, returns=False, over=not early)
-        self._finalise(request, Event.FINISH, "length" if length else "stop")

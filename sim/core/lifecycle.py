@@ -12,6 +12,8 @@ class State(Enum):
     QUEUED = "queued"
     RUNNING = "running"
     """Admitted: prefilling, then decoding. Engines such as vLLM V1 draw no line between the two."""
+    SWAPPED = "swapped"
+    """Its KV is on the host, and it waits for room to come back."""
     FINISHED = "finished"
     REJECTED = "rejected"
     TIMED_OUT = "timed_out"
@@ -26,6 +28,8 @@ class State(Enum):
 class Event(Enum):
     ADMIT = "admit"
     PREEMPT = "preempt"
+    SWAP_OUT = "swap_out"
+    SWAP_IN = "swap_in"
     FINISH = "finish"
     REJECT = "reject"
     TIME_OUT = "time_out"
@@ -47,7 +51,15 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
     State.RUNNING: {
         Event.PREEMPT: State.QUEUED,
+        Event.SWAP_OUT: State.SWAPPED,
         Event.FINISH: State.FINISHED,
+        Event.TIME_OUT: State.TIMED_OUT,
+        Event.CANCEL: State.CANCELLED,
+        Event.FAIL: State.FAILED,
+    },
+    State.SWAPPED: {
+        Event.SWAP_IN: State.RUNNING,
+        Event.FINISH: State.FINISHED,  # as for queued
         Event.TIME_OUT: State.TIMED_OUT,
         Event.CANCEL: State.CANCELLED,
         Event.FAIL: State.FAILED,

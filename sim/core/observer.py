@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.core.plan import PreemptionMode
 from sim.core.request import Request
 
 
@@ -17,8 +18,14 @@ class Observer:
     def decoded(self, request: Request, start: int, stop: int) -> None:
         """It got one token from each of the cohort's decode steps start .. stop - 1."""
 
-    def preempted(self, request: Request, lost_tokens: int) -> None:
-        """It has lost its KV, `lost_tokens` entries, and waits again."""
+    def preempted(self, request: Request, lost_tokens: int, mode: PreemptionMode, asker: Request | None) -> None:
+        """It has given way: `lost_tokens` KV entries are gone (none if they were swapped).
+
+        `asker`: for whose next block; None if for the step as a whole, or because the pool has shrunk.
+        """
+
+    def swapped_in(self, request: Request, blocks: int) -> None:
+        """It runs again, its KV brought back from the host."""
 
     def ended(self, request: Request, reason: str, detail: str) -> None:
         """Its one terminal event: `request.state` says which, `reason` names the rule, `detail` has the numbers."""

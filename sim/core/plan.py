@@ -54,6 +54,19 @@ def reject(reason: str, detail: str) -> Decision:
     return Decision(Verdict.REJECT, Blocker.NOTHING, reason, detail)
 
 
+class PreemptionMode(Enum):
+    """What becomes of a request whose blocks are taken."""
+
+    RECOMPUTE = "recompute"
+    """Its KV is dropped; it waits to be computed again."""
+    SWAP = "swap"
+    """Its KV moves to the host; it waits for room to come back."""
+    FAIL = "fail"
+    """It ends."""
+
+    __hash__ = object.__hash__
+
+
 class Item:
     """A request's share of a step when it is more than the next token of a decode."""
 
@@ -80,6 +93,7 @@ class StepDraft:
     __slots__ = (
         "account",
         "all_decodes",
+        "blocked",
         "decodes",
         "deferred",
         "items",
@@ -87,6 +101,9 @@ class StepDraft:
         "preempted",
         "refused",
         "rejected",
+        "selected",
+        "swapped_blocks",
+        "to_take",
     )
 
     def __init__(self, meter: Meter, account: Account) -> None:
@@ -103,7 +120,16 @@ class StepDraft:
         """A request for each time that its blocks were asked for and refused."""
         self.deferred: Decision | None = None
         """Why the scan of the queue ended with somebody left in it."""
+        self.blocked: Request | None = None
+        """Whom it was said to; None where the answer is the same for everybody."""
         self.rejected = 0
+        """Requests that ended in the scan."""
+        self.swapped_blocks = 0
+        """Moved between device and host before the forward, both ways together."""
+        self.selected: list[Request] = []
+        """Who may take part in this step if there is work for him left (pass `Select`)."""
+        self.to_take: list[tuple[Request, int, int]] = []
+        """Where blocks are taken after the scan: (request, new blocks, full blocks)."""
 
     @property
     def empty(self) -> bool:
@@ -133,6 +159,7 @@ class BatchPlan:
         "scheduled",
         "shape",
         "steps",
+        "swapped_blocks",
     )
 
     def __init__(self, number: int, draft: StepDraft, *, shape: StepShape, decode_step: int) -> None:
@@ -151,3 +178,4 @@ class BatchPlan:
         self.preempted = draft.preempted
         self.refused = draft.refused
         self.deferred = draft.deferred
+        self.swapped_blocks = draft.swapped_blocks

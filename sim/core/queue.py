@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from sim.core.request import Request
@@ -16,6 +16,9 @@ class WaitingQueue(Protocol):
     def push(self, request: Request) -> None: ...
     def push_front(self, request: Request) -> None:
         """Requeue a preempted request: in front if the order is one of arrival, else where its key puts it."""
+
+    def arrange(self, requests: Iterable[Request]) -> None:
+        """Put all that wait into this order (order policies that sort before each scan)."""
 
     def remove(self, request: Request) -> None: ...
     def first(self) -> Request: ...
@@ -39,6 +42,10 @@ class FifoQueue(OrderedDict[Request, None]):
     def first(self) -> Request:
         return next(iter(self))
 
+    def arrange(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.move_to_end(request)
+
 
 class SortedQueue:
     """Sorted by a key that does not change while a request waits and differs between any two requests."""
@@ -59,6 +66,9 @@ class SortedQueue:
 
     def first(self) -> Request:
         return self._entries[0][1]
+
+    def arrange(self, requests: Iterable[Request]) -> None:
+        raise TypeError("a sorted queue keeps its own order")
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -34,6 +34,7 @@ class Request:
         "id",
         "join_step",
         "max_tokens",
+        "number",
         "outputs",
         "preemptions",
         "priority",
@@ -71,8 +72,11 @@ class Request:
         """Its place in the workload, for whoever keeps columns."""
 
         self.state = State.QUEUED
+        self.number = 0
+        """Order of submission to its engine, from 1."""
         self.seq = 0
-        """Order of (last) admission: running requests in list order are in order of `seq`."""
+        """Its place in the running list: running requests are in order of `seq`, which most engines give at (last)
+        admission."""
         self.computed = 0
         self.outputs = 0
         self.held_blocks = 0

@@ -1,53 +1,69 @@
-"""What an engine holds - queues, running requests, blocks - and every change that can be made to it.
+"""What an engine holds - queues, running requests, blocks - and the one place for each change of state.
 
-Passes ask for changes while a step is drafted (`schedule`, `admit`, `preempt`, ...); each keeps the sums, the block
-store and the lifecycle right. When steps are drafted and what comes of them is `sim.core.engine`'s business.
+What passes may do with it while a step is drafted is `sim.core.drafting`; when steps are drafted and what comes of
+them is `sim.core.engine`.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.endings import Endings
+from sim.core.events import Admitted, Ended, GaveWay, PolicyEvent
 from sim.core.in_flight import InFlight
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
-from sim.core.plan import Decision, Item, StepDraft
+from sim.core.plan import StepDraft
+from sim.core.queue import FifoQueue
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
-from sim.kv.store import Hit
-
-NO_PROGRESS_PREEMPTIONS = 10_000
-"""So many preemptions without a token gained in between are not scheduling any more (law 9)."""
-
-
-class NoProgress(Exception):
-    """The engine preempts and resumes for ever, or holds requests that it can never run."""
+from sim.kv.host import HostPool
+from sim.policies.protocols import Policy
 
 
 class EngineState:
     """The state and its only writer. Policies read it through `sim.policies.protocols.EngineView`."""
 
+    latest_draft: StepDraft
+    """What the passes said when a step was last planned; its meter has what the step left over."""
+
     def __init__(self, spec: EngineSpec, observer: Observer | None = None) -> None:
         self.spec = spec
         self.observer = observer or Observer()
+        self.order, self.admission = deepcopy(spec.order), deepcopy(spec.admission)
+        self.budget, self.preemption = deepcopy(spec.budget), deepcopy(spec.preemption)
+        self._listeners = [
+            policy.observe
+            for policy in (self.order, self.admission, self.budget, self.preemption)
+            if type(policy).observe is not Policy.observe
+        ]
+        self.now_ns = 0
         self.store = spec.store()
+        self.host = HostPool(spec.host)
         self.block_tokens = self.store.block_tokens
-        self.waiting = spec.order.queue()
+        self.pool_blocks = self.store.total_blocks
+        """What the pool has when its capacity is not disturbed."""
+        self.waiting = self.order.queue()
+        self.swapped = FifoQueue()
         self.running: dict[Request, None] = {}
-        """In list order: of last admission."""
+        """In list order (`EngineSpec.list_order`)."""
         self.prefilling: dict[Request, None] = {}
         """Of the running: those with more to compute than the next decode's token, in list order."""
         self.cohort = DecodeCohort(self.block_tokens, self._decoded)
         self.learners: dict[Request, None] = {}
         """Decoding requests whose output others may hit: their blocks must be registered as they fill."""
+        self.latched = False
+        """Admission is closed until somebody leaves (pass `Admit`, `latches`)."""
         self.reserved_blocks = 0
         self.peak_used_blocks = 0
-        self._endings = Endings()
+        self._endings = Endings(fewest=2 if Quirk.FIRST_TOKEN_NOT_CHECKED in spec.quirks else 1)
         self._in_flight = InFlight(spec.depth, self.cohort, self._endings)
         self._prefill_tokens_out = 0 if Quirk.PREFILL_EMITS_NOTHING in spec.quirks else 1
+        self._takes_late = spec.takes_blocks == "after the scan"
         self._latest_seq = 0
         self._decode_seq = 0
-        """No decode was admitted after this number."""
+        """No decode stands behind this number in list order."""
         self._preemptions_since_token = 0
 
     # -- what policies may ask
@@ -66,16 +82,11 @@ class EngineState:
     def used_blocks(self) -> int:
         return self.store.total_blocks - self.store.free_blocks
 
-    @property
-    def decodes_come_first(self) -> bool:
-        """Whether every decode stands before every prefill in list order."""
-        return not self.prefilling or next(iter(self.prefilling)).seq > self._decode_seq
-
     # -- what a driver may ask
 
     @property
     def idle(self) -> bool:
-        return not (self.running or self.waiting or self._in_flight.plans)
+        return not (self.running or self.waiting or self.swapped or self._in_flight.plans)
 
     @property
     def committed_step(self) -> int:
@@ -93,7 +104,12 @@ class EngineState:
         start, stop = self.delivered_run(request)
         return request.outputs + stop - start - self._in_flight.undelivered_tokens(request)
 
-    # -- what passes do to the draft
+    # -- what passes may ask
+
+    @property
+    def decodes_come_first(self) -> bool:
+        """Whether every decode stands before every prefill in list order."""
+        return not self.prefilling or next(iter(self.prefilling)).seq > self._decode_seq
 
     def blocks_to_add(self, request: Request, tokens: int) -> int:
         """Blocks that a running request lacks for computing `tokens` more."""
@@ -101,93 +117,27 @@ class EngineState:
             return 1 if request.computed_tokens % self.block_tokens == 0 else 0
         return max(0, self.blocks(request.computed + tokens) - request.held_blocks)
 
-    def schedule_decodes(self, draft: StepDraft) -> None:
-        """All members of the cohort decode; the caller has found the blocks and the budget to be there."""
-        self.store.take(self.cohort.next_blocks())
-        draft.all_decodes = True
-
-    def schedule(self, draft: StepDraft, request: Request, tokens: int, new_blocks: int) -> None:
-        """A running request computes `tokens`; the caller has found the blocks to be there and spent the budget."""
-        if request.decoding:
-            assert draft.decodes is not None
-            draft.decodes.add(request)
-            if request in self.learners:
-                known = self._in_flight.known_tokens(request, scheduled=1)
-                self.store.grow(request, new_blocks, known // self.block_tokens)
-            else:
-                self.store.take(new_blocks)
-            return
-        draft.items.append(
-            Item(request, tokens=tokens, context=request.computed, new_blocks=new_blocks, admitted=False)
-        )
-        request.held_blocks += new_blocks
-        self.store.grow(request, new_blocks, (request.computed + tokens) // self.block_tokens)
-
-    def admit(self, draft: StepDraft, request: Request, hit: Hit, tokens: int, held_blocks: int) -> None:
-        """Move a waiting request into the running list with its first chunk; budget spent and room found before."""
-        self.waiting.remove(request)
-        context = hit.blocks * self.block_tokens
-        self._enter_running(request, context)
-        request.hit_tokens = context
-        request.held_blocks = held_blocks
-        new_blocks = held_blocks - hit.blocks
-        self.store.attach(request, hit)
-        self.store.grow(request, new_blocks, (context + tokens) // self.block_tokens)
-        draft.items.append(
-            Item(request, tokens=tokens, context=context, new_blocks=new_blocks, admitted=True, hit_tokens=context)
-        )
-        self.observer.admitted(request)
-
-    def reject(self, draft: StepDraft, request: Request, decision: Decision) -> None:
-        """An admission test has said that a waiting request shall not run."""
-        self.waiting.remove(request)
-        draft.rejected += 1
-        self._finalise(request, Event.REJECT, decision.reason, decision.detail)
-
-    def preempt(self, draft: StepDraft, victim: Request) -> None:
-        """Recompute: all blocks go, outputs stay, back to the queue. What it had been granted in this step returns."""
-        if draft.all_decodes:  # now that one of them falls out, they are a set
-            draft.decodes = {request for request in self.running if request.decoding}
-            draft.all_decodes = False
-        lost_tokens = victim.computed_tokens
-        item = draft.item_of(victim)
-        scheduled = 0
-        if item is not None:
-            scheduled = item.tokens
-            draft.items.remove(item)
-            draft.meter.refund(item.tokens, item.context, decode=False)
-        elif draft.decodes is not None and victim in draft.decodes:
-            scheduled = 1
-            draft.decodes.remove(victim)
-            draft.meter.refund(1, lost_tokens, decode=True)
-        draft.preempted.append(victim)
-        self._leave_running(victim, returns=True, scheduled=scheduled)
-        victim.computed = victim.hit_tokens = 0
-        victim.preemptions += 1
-        self.observer.preempted(victim, lost_tokens)
-        need, total = self.blocks(victim.known_tokens), self.store.total_blocks
-        if need > total and victim not in self._in_flight.ending:
-            self._finalise(victim, Event.FAIL, "out of KV", f"needs {need} blocks to go on, the pool has {total}")
-            return
-        victim.state = after(victim.state, Event.PREEMPT, victim.id)
-        self.waiting.push_front(victim)
-        self._preemptions_since_token += 1
-        if self._preemptions_since_token > NO_PROGRESS_PREEMPTIONS:
-            raise NoProgress(
-                f"{NO_PROGRESS_PREEMPTIONS} preemptions without a token: {victim.id} was the last victim; "
-                f"the pool has {self.store.total_blocks} blocks and {len(self.running)} requests run"
-            )
+    def would_decode(self, request: Request) -> bool:
+        """Whether a swapped request has nothing to compute but its newest token."""
+        return request.known_tokens - request.computed == self._prefill_tokens_out
 
     # -- the one place for each change of state
 
-    def _enter_running(self, request: Request, computed_tokens: int) -> None:
-        self._latest_seq += 1
-        request.seq = self._latest_seq
+    def _enter_running(self, request: Request, computed_tokens: int, event: Event) -> None:
+        if self.spec.list_order == "arrival":
+            request.seq = request.number
+        else:
+            self._latest_seq += 1
+            request.seq = self._latest_seq
         request.computed = computed_tokens
-        request.state = after(request.state, Event.ADMIT, request.id)
+        request.state = after(request.state, event, request.id)
+        behind_all = not self.running or next(reversed(self.running)).seq < request.seq
         self.running[request] = None
         self.prefilling[request] = None
-        request.reserved_blocks = self.spec.admission.reservation(self, request)
+        if not behind_all:
+            self.running = _in_order(self.running)
+            self.prefilling = _in_order(self.prefilling)
+        request.reserved_blocks = self.admission.reservation(self, request)
         self.reserved_blocks += request.reserved_blocks
 
     def _leave_running(self, request: Request, *, returns: bool, scheduled: int = 0, over: bool = False) -> None:
@@ -205,9 +155,15 @@ class EngineState:
         request.held_blocks = 0
         self.reserved_blocks -= request.reserved_blocks
         request.reserved_blocks = 0
+        self.latched = False
 
     def _start_decoding(self, request: Request) -> None:
         self.prefilling.pop(request, None)
+        if self.spec.list_order == "decoding":
+            self._latest_seq += 1
+            request.seq = self._latest_seq
+            del self.running[request]
+            self.running[request] = None
         self._decode_seq = max(self._decode_seq, request.seq)
         self.cohort.join(request)
         self._endings.enter(request, self.cohort.step)
@@ -231,6 +187,15 @@ class EngineState:
         self._in_flight.forget(request)
         self._endings.forget(request)
         self.observer.ended(request, reason, detail)
+        self._tell(Ended, request)
+
+    def _tell(self, kind: type[Admitted | GaveWay | Ended], request: Request) -> None:
+        if self._listeners:
+            self._tell_all(kind(request, self.now_ns))
+
+    def _tell_all(self, event: PolicyEvent) -> None:
+        for listen in self._listeners:
+            listen(event)
 
     def _note_peak(self) -> None:
         self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
@@ -241,8 +206,15 @@ class EngineState:
         for request in self.running:
             assert request.state is State.RUNNING
             assert self.held_blocks(request) >= self.blocks(request.computed_tokens)
+        assert all(request.state is State.SWAPPED for request in self.swapped)
+        assert [*self.running] == sorted(self.running, key=lambda request: request.seq)
         assert len(self.running) <= self.spec.max_running
         assert self.reserved_blocks == sum(request.reserved_blocks for request in self.running)
         self.store.check_invariants(sum(map(self.held_blocks, self.running)))
-        if not self.running:
+        self.host.check_invariants()
+        if not self.running and Quirk.CACHE_LEAKS not in self.spec.quirks:
             assert self.store.free_blocks == self.store.total_blocks
+
+
+def _in_order(requests: dict[Request, None]) -> dict[Request, None]:
+    return dict.fromkeys(sorted(requests, key=lambda request: request.seq))

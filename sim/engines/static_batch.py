@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from sim.core.admit import BLOCKS_ARE_THERE, GRANT_CHUNK, SLOT_IS_FREE, Admit
+from sim.core.admit import BLOCKS_ARE_THERE, GRANT_CHUNK, SLOT_IS_FREE, Admit, nothing_preempted, nothing_runs
 from sim.core.passes import Advance, Run
 from sim.core.spec import EngineSpec
 from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
@@ -35,7 +35,7 @@ class StaticBatch(EngineConfig):
             name=self.preset,
             passes=(
                 Advance(),
-                Admit(SLOT_IS_FREE, GRANT_CHUNK, BLOCKS_ARE_THERE, only_when_empty=True),
+                Admit(SLOT_IS_FREE, GRANT_CHUNK, BLOCKS_ARE_THERE, guards=(nothing_preempted, nothing_runs)),
                 Run(),
             ),
             order=Fcfs(),

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sim.core.admit import BLOCKS_ARE_THERE, BUDGET_IS_OPEN, GRANT_CHUNK, SLOT_IS_FREE, Admit
+from sim.core.admit import BLOCKS_ARE_THERE, BUDGET_IS_OPEN, GRANT_CHUNK, SLOT_IS_FREE, Admit, Misfit
 from sim.core.passes import Advance, AfterSelfPreemption, Run
 from sim.core.spec import EngineSpec, Quirk
 from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
@@ -45,7 +45,7 @@ class Textbook(EngineConfig):
                     BUDGET_IS_OPEN,
                     GRANT_CHUNK,
                     BLOCKS_ARE_THERE,
-                    skip_misfits=True,
+                    misfit=Misfit.IS_SKIPPED,
                     whole_prompt=True,
                 ),
                 Run(),

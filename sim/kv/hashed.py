@@ -183,6 +183,18 @@ class HashedStore:
                 self._dereference(run)
         request.table = []
 
+    def reclaim(self) -> bool:
+        return False
+
+    def make_blank(self, blocks: int) -> None:
+        missing = min(blocks, self.free_blocks) - (self.free_blocks - self.cached_blocks)
+        if missing > 0:
+            self._evict(missing)
+
+    def resize(self, total_blocks: int) -> None:
+        self.take(self.total_blocks - total_blocks)
+        self.total_blocks = total_blocks
+
     def seed(self, request: Request, blocks: int) -> None:
         content = request.content
         assert content is not None

@@ -75,6 +75,15 @@ class BlockStore(Protocol):
     def release(self, request: Request, held_blocks: int, full_blocks: int, *, returns: bool) -> None:
         """Give back all blocks of a request, last block first. `returns`: it may come back and hit its own."""
 
+    def reclaim(self) -> bool:
+        """Drop some cached contents that do not count as free. False: there are none (in most stores, never)."""
+
+    def make_blank(self, blocks: int) -> None:
+        """Evict cached contents until so many blocks are blank, as far as there are any."""
+
+    def resize(self, total_blocks: int) -> None:
+        """Change the size of the pool. What goes must be free."""
+
     def learns_from(self, request: Request) -> bool:
         """Whether this request's output, block by block, becomes something that others may hit."""
 
@@ -116,6 +125,16 @@ class CountingStore:
 
     def release(self, request: Request, held_blocks: int, full_blocks: int, *, returns: bool) -> None:
         self.free_blocks += held_blocks
+
+    def reclaim(self) -> bool:
+        return False
+
+    def make_blank(self, blocks: int) -> None:
+        pass
+
+    def resize(self, total_blocks: int) -> None:
+        self.free_blocks += total_blocks - self.total_blocks
+        self.total_blocks = total_blocks
 
     def learns_from(self, request: Request) -> bool:
         return False

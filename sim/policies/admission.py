@@ -6,7 +6,7 @@ from sim.core.cohort import FOREVER
 from sim.core.plan import ADMIT, BatchPlan, Blocker, Decision, defer, reject
 from sim.core.request import Request
 from sim.kv.store import Hit
-from sim.policies.protocols import Account, EngineView
+from sim.policies.protocols import AdmissionPolicy, EngineView
 from sim.policies.registry import ADMISSION
 
 NO_BLOCKS = defer(Blocker.BLOCKS, "not enough free blocks")
@@ -14,7 +14,7 @@ NO_RESERVATION = defer(Blocker.BLOCKS, "reservation does not fit")
 
 
 @ADMISSION.register("optimistic")
-class Optimistic:
+class Optimistic(AdmissionPolicy):
     """Admit on what is known now, and preempt when growth does not fit (vLLM).
 
     `full_sequence`: the whole known sequence must fit, not only the first chunk; nothing is reserved for it.
@@ -27,9 +27,6 @@ class Optimistic:
         self.watermark_blocks = watermark_blocks
         self.full_sequence = full_sequence
 
-    def reservation(self, engine: EngineView, request: Request) -> int:
-        return 0
-
     def feasible(self, engine: EngineView, request: Request) -> Decision:
         """The prompt alone must fit the empty pool."""
         need, total = engine.blocks(request.prompt_tokens), engine.store.total_blocks
@@ -40,9 +37,6 @@ class Optimistic:
                 f"needs {need} blocks for the prompt alone ({most} with all its output), the pool has {total}",
             )
         return ADMIT
-
-    def open(self, engine: EngineView) -> Account:
-        return self
 
     def decide(self, engine: EngineView, request: Request, hit: Hit, chunk_blocks: int) -> Decision:
         # Hits that nobody references now are in the free list: taking them costs as much as taking blank blocks (B4).
@@ -56,7 +50,7 @@ class Optimistic:
 
 
 @ADMISSION.register("conservative")
-class Conservative:
+class Conservative(AdmissionPolicy):
     """Reserve the most a request can ever need, prompt + max_tokens, and never preempt.
 
     `margin_blocks`: never promised to anybody.
@@ -80,9 +74,6 @@ class Conservative:
                 f"needs {need} blocks for prompt + max_tokens ({prompt} for the prompt alone), the pool has {total}",
             )
         return ADMIT
-
-    def open(self, engine: EngineView) -> Account:
-        return self
 
     def decide(self, engine: EngineView, request: Request, hit: Hit, chunk_blocks: int) -> Decision:
         promised = engine.reserved_blocks + self.reservation(engine, request) + self.margin_blocks

@@ -7,7 +7,7 @@ from typing import Protocol
 from costmodel.work import EQUAL_WORK
 from sim.core.cohort import FOREVER
 from sim.core.plan import BatchPlan
-from sim.policies.protocols import EngineView, Meter
+from sim.policies.protocols import BudgetPolicy, EngineView, Meter
 from sim.policies.registry import BUDGET
 
 UNLIMITED = 1 << 60
@@ -50,7 +50,7 @@ class TokenMeter:
 
 
 @BUDGET.register("list-order")
-class ListOrder:
+class ListOrder(BudgetPolicy):
     """Whoever stands first in the running list is served first: decodes have no privilege (vLLM V1).
 
     `max_tokens`: tokens per step (vLLM max_num_batched_tokens). `chunk_cap`: the most of one request in a step while
@@ -145,7 +145,7 @@ class KindMeter:
 
 
 @BUDGET.register("per-kind")
-class PerKind:
+class PerKind(BudgetPolicy):
     """Limits per kind of work beside the total: a per-step prefill cap bounds what a prompt does to everybody's TPOT.
 
     `prefill_min_tokens`: kept from the decodes, so that prompts get on even when decodes could use up the budget.
@@ -247,7 +247,7 @@ class WorkMeter:
 
 
 @BUDGET.register("token-work")
-class TokenWork:
+class TokenWork(BudgetPolicy):
     """A limit on the step's token-work: decodes first, each weighed by its context, then prefill chunks.
 
     `max_work`: in decode tokens at the profile's reference. `chunk_cap`: the most prompt tokens of one request in a

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sim.core.queue import FifoQueue, SortedQueue, WaitingQueue
 from sim.core.request import Request
+from sim.policies.protocols import OrderPolicy
 from sim.policies.registry import ORDER
 
 
 @ORDER.register("fcfs")
-class Fcfs:
+class Fcfs(OrderPolicy):
     """First come, first served; a preempted request returns to the front."""
 
     def queue(self) -> WaitingQueue:
@@ -16,7 +17,7 @@ class Fcfs:
 
 
 @ORDER.register("priority")
-class Priority:
+class Priority(OrderPolicy):
     """Smaller priority value first, then earlier arrival, then id as text (vLLM V1); requeued by the same key."""
 
     def queue(self) -> WaitingQueue:

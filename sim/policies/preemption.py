@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sim.core.plan import StepDraft
 from sim.core.request import Request
-from sim.policies.protocols import EngineView
+from sim.policies.protocols import EngineView, PreemptionPolicy
 from sim.policies.registry import PREEMPTION
 
 
 @PREEMPTION.register("none")
-class NoPreemption:
+class NoPreemption(PreemptionPolicy):
     """Nobody gives way: who lacks a block waits for this step. For engines that reserve to completion."""
 
     def victim(self, engine: EngineView, request: Request, draft: StepDraft) -> Request | None:
@@ -17,7 +17,7 @@ class NoPreemption:
 
 
 @PREEMPTION.register("self")
-class SelfPreemption:
+class SelfPreemption(PreemptionPolicy):
     """Who lacks a block gives way himself (preset `textbook`)."""
 
     def victim(self, engine: EngineView, request: Request, draft: StepDraft) -> Request | None:
@@ -25,7 +25,7 @@ class SelfPreemption:
 
 
 @PREEMPTION.register("newest")
-class Newest:
+class Newest(PreemptionPolicy):
     """The most recently admitted running request, maybe the one that asks (vLLM V1 under fcfs)."""
 
     def victim(self, engine: EngineView, request: Request, draft: StepDraft) -> Request | None:
@@ -33,7 +33,7 @@ class Newest:
 
 
 @PREEMPTION.register("least-urgent")
-class LeastUrgent:
+class LeastUrgent(PreemptionPolicy):
     """The largest (priority, arrival) of all that run, the first in the list on ties (vLLM V1 under priority)."""
 
     def victim(self, engine: EngineView, request: Request, draft: StepDraft) -> Request | None:

@@ -1,13 +1,25 @@
-"""What a policy must answer. The engine core asks; policies read the engine and change nothing in it."""
+"""What a policy must answer, with defaults for what most need not care about: subclass and override.
+
+The engine core asks; policies read the engine and change nothing in it. What a policy remembers changes only in
+`observe`; what accumulates within one scan of the queue (an account, a meter) is opened for that scan. Every engine
+works on its own copy of its policies.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
+from sim.core.cohort import FOREVER
+from sim.core.plan import ADMIT, PreemptionMode
+
 if TYPE_CHECKING:
+    from sim.core.cohort import DecodeCohort
+    from sim.core.events import PolicyEvent
     from sim.core.plan import BatchPlan, Decision, StepDraft
     from sim.core.queue import WaitingQueue
     from sim.core.request import Request
+    from sim.kv.host import HostPool
     from sim.kv.store import BlockStore, Hit
 
 
@@ -15,13 +27,27 @@ class EngineView(Protocol):
     """The engine as a policy may see it: read-only."""
 
     @property
+    def now_ns(self) -> int:
+        """When the step is being planned."""
+
+    @property
     def waiting(self) -> WaitingQueue: ...
     @property
     def running(self) -> dict[Request, None]:
-        """In list order (of last admission)."""
+        """In list order."""
+
+    @property
+    def prefilling(self) -> dict[Request, None]:
+        """Of the running, those whose prompt is not computed yet, in list order."""
+
+    @property
+    def cohort(self) -> DecodeCohort:
+        """The decoding requests as a group: `size`, `context_tokens`, `next_blocks()`."""
 
     @property
     def store(self) -> BlockStore: ...
+    @property
+    def host(self) -> HostPool: ...
     @property
     def reserved_blocks(self) -> int:
         """Sum of `reserved_blocks` over running requests."""
@@ -34,12 +60,34 @@ class EngineView(Protocol):
     def blocks(self, tokens: int, /) -> int:
         """ceil(tokens / block_tokens)."""
 
+    def held_blocks(self, request: Request, /) -> int:
+        """Blocks that a running request holds, shared ones included."""
 
-class OrderPolicy(Protocol):
+
+class Policy:
+    """What all kinds have in common."""
+
+    def observe(self, event: PolicyEvent, /) -> None:
+        """Something has happened. The only place where a policy's own state may change."""
+
+
+class OrderPolicy(Policy, ABC):
     """In which order waiting requests are looked at."""
 
+    sorts: bool = False
+    """Whether `arranged` is asked before each scan; else the queue itself keeps the order."""
+
+    @abstractmethod
     def queue(self) -> WaitingQueue:
         """A new, empty queue that keeps this order."""
+
+    def arranged(self, engine: EngineView, /) -> list[Request]:
+        """Everybody who waits, in the order of this scan."""
+        return list(engine.waiting)
+
+    def steady_steps(self, engine: EngineView, plan: BatchPlan, /) -> int:
+        """For how many steps of this pure-decode plan the order cannot change by itself (>= 1)."""
+        return 1 if self.sorts else FOREVER
 
 
 class Account(Protocol):
@@ -48,19 +96,55 @@ class Account(Protocol):
     def decide(self, engine: EngineView, request: Request, hit: Hit, chunk_blocks: int, /) -> Decision:
         """May this request start now? `chunk_blocks`: blocks it would hold after the step, hits included. Pure."""
 
+    def charge(self, engine: EngineView, request: Request, tokens: int, /, *, last: bool) -> None:
+        """It computes `tokens` in this step, newly admitted or not; `last`: these complete what it knows."""
 
-class AdmissionPolicy(Protocol):
-    """Who gets in, by resources alone: how long a request has waited is a matter of order."""
+    def allow(self, engine: EngineView, request: Request, tokens: int, /) -> int:
+        """How many of `tokens` a running request may go on with in its prefill. Pure."""
+
+    def spent(self, engine: EngineView, /) -> Decision | None:
+        """Why nobody else can be let in after the last one charged; None if the scan may go on. Pure."""
+
+
+class AdmissionPolicy(Policy, ABC):
+    """Who gets in, by resources alone: how long a request has waited is a matter of order.
+
+    A policy that keeps no account of a scan is its own.
+    """
+
+    charges: bool = False
+    """Whether `charge`, `allow` and `spent` of its accounts do anything."""
 
     def reservation(self, engine: EngineView, request: Request, /) -> int:
         """Blocks promised to the request as long as it runs; 0 if it just takes what it needs."""
+        return 0
 
     def feasible(self, engine: EngineView, request: Request, /) -> Decision:
         """REJECT what could not start in an empty engine either; asked once, at submission."""
+        return ADMIT
 
-    def open(self, engine: EngineView, /) -> Account: ...
+    def open(self, engine: EngineView, /) -> Account:
+        """The account of one scan."""
+        return self
+
+    @abstractmethod
+    def decide(self, engine: EngineView, request: Request, hit: Hit, chunk_blocks: int, /) -> Decision:
+        """As `Account.decide`."""
+
+    def charge(self, engine: EngineView, request: Request, tokens: int, /, *, last: bool) -> None:
+        """As `Account.charge`."""
+
+    def allow(self, engine: EngineView, request: Request, tokens: int, /) -> int:
+        """As `Account.allow`."""
+        return tokens
+
+    def spent(self, engine: EngineView, /) -> Decision | None:
+        """As `Account.spent`."""
+        return None
+
     def steady_steps(self, engine: EngineView, plan: BatchPlan, /) -> int:
         """For how many steps of this pure-decode plan its answer to the blocked head cannot change (>= 1)."""
+        return 1
 
 
 class Meter(Protocol):
@@ -83,31 +167,37 @@ class Meter(Protocol):
         """Give back what a victim had been granted in this step."""
 
 
-class BudgetPolicy(Protocol):
+class BudgetPolicy(Policy, ABC):
     """How the work of a step is shared out."""
 
-    @property
-    def serve(self) -> str:
-        """Who is asked first: `list` (whoever stands first in the running list), `decode_first`, or `prefill_first`
-        (unfinished prompts, then new ones, then decodes)."""
+    serve: str = "decode_first"
+    """Who is asked first: `list` (whoever stands first in the running list), `decode_first`, or `prefill_first`
+    (unfinished prompts, then new ones, then decodes)."""
+    limit: float = 1 << 60
+    """Tokens or token-work per step, for reports; at least 1 << 60 is unlimited."""
+    counts_queue: bool = False
+    """Whether a grant depends on how many wait, so that a request behind a blocked head may let that head in."""
 
-    @property
-    def limit(self) -> float:
-        """Tokens or token-work per step, for reports; at least 1 << 60 is unlimited."""
-
-    @property
-    def counts_queue(self) -> bool:
-        """Whether a grant depends on how many wait, so that a request behind a blocked head may let that head in."""
-
+    @abstractmethod
     def open(self, engine: EngineView, /) -> Meter:
         """A full budget for one step."""
 
     def steady_steps(self, engine: EngineView, plan: BatchPlan, /) -> int:
         """For how many steps of this pure-decode plan all its decodes keep fitting (>= 1)."""
+        return 1
 
 
-class PreemptionPolicy(Protocol):
-    """Who gives way when a running request's next block is not there."""
+class PreemptionPolicy(Policy, ABC):
+    """Who gives way when a running request's next block is not there, and what becomes of him."""
 
+    @abstractmethod
     def victim(self, engine: EngineView, request: Request, draft: StepDraft, /) -> Request | None:
         """One of the running requests, maybe `request` itself; None: nobody, and it waits for this step."""
+
+    def mode(self, engine: EngineView, victim: Request, /) -> PreemptionMode:
+        """Whether his KV is dropped or moved to the host, or he ends."""
+        return PreemptionMode.RECOMPUTE
+
+    def stay_first(self, requests: list[Request], /) -> list[Request]:
+        """Survivors of a step that made room (pass `MakeRoom`), in the list order that they go on in."""
+        return requests

@@ -198,6 +198,7 @@ SINGLES: tuple[Single, ...] = (
     _end(State.FAILED, "lower"),
     _end(State.QUEUED, None),
     _end(State.RUNNING, None),
+    _end(State.SWAPPED, None),
     Single("admission_ratio", "ratio", "higher", "offered",
            lambda m: _ratio(int(m.admitted.sum()), m.num_offered, "n=0: nothing was offered")),
     Single("duration_s", "s", None, "offered", lambda m: m.duration_s),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sim.core.engine import EngineCore
 from sim.core.lifecycle import State
 from sim.core.observer import Observer
-from sim.core.plan import BatchPlan, Blocker, Decision
+from sim.core.plan import BatchPlan, Blocker, Decision, PreemptionMode
 from sim.core.request import Request
 
 IntArray = NDArray[np.int64]
@@ -88,6 +88,10 @@ class StepColumns:
     cached_blocks: IntArray
     reserved_blocks: IntArray
     preempted: IntArray
+    total_blocks: IntArray
+    """Usable ones: fewer than usual while memory is short."""
+    swapped_blocks: IntArray
+    """Moved over the host link before the first step."""
 
     NAMES = tuple(name for name in __annotations__)
 
@@ -162,10 +166,13 @@ class EngineLog(Observer):
         if stop > start:
             self.segments.add(request.row, start, stop)
 
-    def preempted(self, request: Request, lost_tokens: int) -> None:
+    def preempted(self, request: Request, lost_tokens: int, mode: PreemptionMode, asker: Request | None) -> None:
         self.requests.preemptions[request.row] += 1
         self.requests.lost_tokens[request.row] += lost_tokens
         self._preempted_ns[request.row] = self.now_ns
+
+    def swapped_in(self, request: Request, blocks: int) -> None:
+        self._requeue_over(request.row)
 
     def _requeue_over(self, row: int) -> None:
         since = self._preempted_ns.pop(row, None)
@@ -216,6 +223,8 @@ class EngineLog(Observer):
                 store.cached_blocks,
                 core.reserved_blocks,
                 len(plan.preempted),
+                store.total_blocks,
+                plan.swapped_blocks,
             )
         )
         if plan.deferred is not None or self.blocked_by[-1] != NOBODY:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sim import conformance
+from sim.conformance import compare, vllm_v1
 from sim.core import admit
-from sim.core.admit import GRANT_CHUNK, Admit
+from sim.core.admit import GRANT_CHUNK, Admit, Misfit
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.engine import EngineCore
 from sim.core.in_flight import InFlight
@@ -28,10 +28,11 @@ from sim.engines import VllmV1
 from sim.kv.hashed import HashedStore, ReleaseOrder
 from sim.policies.admission import NO_BLOCKS, Optimistic
 from sim.policies.budget import DecodeFirst, ListOrder, TokenMeter
+from sim.policies.protocols import PreemptionPolicy
 from tests.golden import fuzz
 from tests.golden.scenarios import Scenario
 from tests.golden.test_fuzz import FOUND, job, scenario
-from tests.golden.test_vllm_v1 import path_of
+from tests.golden.test_vllm_v1 import scenario_of
 
 Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
@@ -45,10 +46,10 @@ class Recording:
     name: str
 
     def notices(self) -> bool:
-        recording = conformance.load(path_of(self.name))
-        turns = conformance.Loop(recording).turns()
-        ours = {"steps": list(islice(turns, len(recording["steps"]) + 10))}  # a broken core may go on for ever
-        return conformance.compare(recording, ours)[1] is not None
+        recorded = scenario_of(self.name)
+        turns = vllm_v1.Loop(recorded.input).turns()
+        ours = {"steps": list(islice(turns, len(recorded.output["steps"]) + 10))}  # a broken core may go on for ever
+        return compare(vllm_v1.VllmV1Recorder(), recorded.output, ours).difference is not None
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def set_to(owner: object, name: str, value: Any) -> Break:
 
 
 def victim(choose: Callable[[EngineCore], Request]) -> Break:
-    class Other:
+    class Other(PreemptionPolicy):
         def victim(self, engine: EngineCore, request: Request, draft: StepDraft) -> Request:
             return choose(engine)
 
@@ -206,7 +207,7 @@ def _blocks_back_one_step_later(patch: Patch) -> None:
 
 
 def _abort_after_update(patch: Patch) -> None:
-    update, abort = conformance.Loop._update, conformance.Loop._abort
+    update, abort = vllm_v1.Loop._update, vllm_v1.Loop._abort
     late: list[Any] = []
 
     def aborted(self: Any, turn: Any, when: str, key: str) -> None:
@@ -220,16 +221,16 @@ def _abort_after_update(patch: Patch) -> None:
         while late:
             abort(*late.pop(0))
 
-    patch.setattr(conformance.Loop, "_abort", aborted)
-    patch.setattr(conformance.Loop, "_update", updated)
+    patch.setattr(vllm_v1.Loop, "_abort", aborted)
+    patch.setattr(vllm_v1.Loop, "_update", updated)
 
 
 def _after_preempt(change: Callable[[EngineCore, Request], None]) -> Break:
     def apply(patch: Patch) -> None:
         preempt = EngineCore.preempt
 
-        def preempted(self: EngineCore, draft: StepDraft, request: Request) -> None:
-            preempt(self, draft, request)
+        def preempted(self: EngineCore, draft: StepDraft, request: Request, **kwargs: Any) -> None:
+            preempt(self, draft, request, **kwargs)
             change(self, request)
 
         patch.setattr(EngineCore, "preempt", preempted)
@@ -260,12 +261,18 @@ def _name_prompts_only(patch: Patch) -> None:
 
 def _register_later(patch: Patch) -> None:
     """Name a new request's blocks as it computes the next tokens, not as it is admitted."""
-    admit_request = HashedStore.admit
+    attach, grow = HashedStore.attach, HashedStore.grow
+    new: dict[Request, int] = {}
 
-    def admitted(self: HashedStore, request: Request, hit: Any, new_blocks: int, full_blocks: int) -> None:
-        admit_request(self, request, hit, new_blocks, hit.blocks)
+    def attached(self: HashedStore, request: Request, hit: Any) -> None:
+        new[request] = hit.blocks
+        attach(self, request, hit)
 
-    patch.setattr(HashedStore, "admit", admitted)
+    def grown(self: HashedStore, request: Request, new_blocks: int, full_blocks: int) -> None:
+        grow(self, request, new_blocks, new.pop(request, full_blocks))
+
+    patch.setattr(HashedStore, "attach", attached)
+    patch.setattr(HashedStore, "grow", grown)
 
 
 def _hit_everything(patch: Patch) -> None:
@@ -412,10 +419,14 @@ RULES = [
     ),
     # Waiting requests
     Rule("nobody is admitted by a step that has preempted", _admit_after_preemption, (Recording("kv_preempt_fcfs"),)),
-    Rule("a head whose blocks are refused stops the scan", passes(skip_misfits=True), (Recording("random_tight_200"),)),
+    Rule(
+        "a head whose blocks are refused stops the scan",
+        passes(misfit=Misfit.IS_SKIPPED),
+        (Recording("random_tight_200"),),
+    ),
     Rule(
         "without chunked prefill a head beyond the budget stops the scan",
-        passes(skip_misfits=True),
+        passes(misfit=Misfit.IS_SKIPPED),
         (Made(TOO_LONG_FOR_THE_REST),),
     ),
     Rule(

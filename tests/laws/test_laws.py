@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from sim.core import state as state_module
+from sim.core import drafting as drafting_module
 from sim.core.lifecycle import TERMINAL, State
 from sim.results.columns import NEVER, STATES
 from tests.laws.worlds import ENGINES, Run, World, random_world, run
@@ -24,7 +24,7 @@ each_engine = pytest.mark.parametrize("engine", ENGINES)
 @pytest.fixture(autouse=True)
 def _give_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worlds in which an engine preempts for ever shall not take for ever here."""
-    monkeypatch.setattr(state_module, "NO_PROGRESS_PREEMPTIONS", 300)
+    monkeypatch.setattr(drafting_module, "NO_PROGRESS_PREEMPTIONS", 300)
 
 
 @cache

@@ -17,10 +17,16 @@ LEGAL = {
     (State.QUEUED, Event.CANCEL): State.CANCELLED,
     (State.QUEUED, Event.FAIL): State.FAILED,
     (State.RUNNING, Event.PREEMPT): State.QUEUED,
+    (State.RUNNING, Event.SWAP_OUT): State.SWAPPED,
     (State.RUNNING, Event.FINISH): State.FINISHED,
     (State.RUNNING, Event.TIME_OUT): State.TIMED_OUT,
     (State.RUNNING, Event.CANCEL): State.CANCELLED,
     (State.RUNNING, Event.FAIL): State.FAILED,
+    (State.SWAPPED, Event.SWAP_IN): State.RUNNING,
+    (State.SWAPPED, Event.FINISH): State.FINISHED,
+    (State.SWAPPED, Event.TIME_OUT): State.TIMED_OUT,
+    (State.SWAPPED, Event.CANCEL): State.CANCELLED,
+    (State.SWAPPED, Event.FAIL): State.FAILED,
 }
 
 
@@ -36,8 +42,8 @@ def test_law_02_every_pair(state: State, event: Event):
 
 
 def test_law_02_terminal_states_are_final():
-    """Finished, rejected, timed out, cancelled and failed take nothing; the other two are not terminal."""
-    assert set(State) - TERMINAL == {State.QUEUED, State.RUNNING}
+    """Finished, rejected, timed out, cancelled and failed take nothing; the other three are not terminal."""
+    assert set(State) - TERMINAL == {State.QUEUED, State.RUNNING, State.SWAPPED}
     assert not any(TRANSITIONS.get(state) for state in TERMINAL)
 
 

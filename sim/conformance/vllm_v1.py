@@ -1,20 +1,15 @@
-"""Does an engine take the decisions that a real one took? Rebuild a recording from its inputs; compare step by step.
+"""vLLM V1: our core driven as the recorder drove vLLM's scheduler (tests/golden/vllm_v1/FORMAT.md).
 
-`emit` drives our core as the recorder drove the real scheduler and writes the same log; `compare` is a separate step
-that looks at two logs. Nothing but `config`, `requests` and `aborts` of a recording is read to make ours. The form is
-`sched-oracle/1`: one turn = arrivals, aborts, schedule(), aborts during the step, update_from_output().
+One step of the log is one turn = arrivals, aborts, schedule(), aborts during the step, update_from_output().
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from sim.conformance.recorder import RECORDERS, Log, NotCovered, Recorder
 from sim.core.batch import batch
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
@@ -24,81 +19,56 @@ from sim.core.request import Request
 from sim.engines import UNKNOWN_HARDWARE, VllmV1
 from sim.kv.content import Content
 
-COMPARED = [
-    "step",
-    "arrived",
-    "aborted_before",
-    "aborted_during",
-    "free_before",
-    "queue_before",
-    "sched",
-    "total",
-    "preempted",
-    "alloc_failed",
-    "evicted",
-    "notified_finished",
-    "free_after_schedule",
-    "running_after_schedule",
-    "waiting_after_schedule",
-    "updated_step",
-    "emitted",
-    "finished",
-    "free_after",
-    "running_after",
-    "waiting_after",
-    "computed_after",
-]
-"""Keys of a turn that must agree where the recording has them."""
+
+@RECORDERS.register(VllmV1.preset)
+class VllmV1Recorder(Recorder):
+    compared: ClassVar[tuple[str, ...]] = (
+        "step",
+        "arrived",
+        "aborted_before",
+        "aborted_during",
+        "free_before",
+        "queue_before",
+        "sched",
+        "total",
+        "preempted",
+        "alloc_failed",
+        "evicted",
+        "notified_finished",
+        "free_after_schedule",
+        "running_after_schedule",
+        "waiting_after_schedule",
+        "updated_step",
+        "emitted",
+        "finished",
+        "free_after",
+        "running_after",
+        "waiting_after",
+        "computed_after",
+    )
+    unverified: ClassVar[tuple[str, ...]] = (
+        "list order without privilege for decodes",
+        "an arrival behind a blocked head lowering the adaptive cap",
+        "hits of tokens that a running request generated",
+        "which of two equal blocks is hit",
+    )
+    """Rules of SEMANTICS.md that a broken core keeps in every recording; tests/golden/test_rules.py pins them."""
+
+    def emit(self, input: dict[str, Any], *, max_stretch: int = FOREVER) -> Log:
+        return {"steps": list(Loop(input, max_stretch=max_stretch).turns())}
+
+    def comparable(self, log: Log) -> Log:
+        """Drop from scheduled rows what only speculation uses."""
+        return {
+            "steps": [{**turn, "sched": _plain(turn["sched"])} if "sched" in turn else turn for turn in log["steps"]]
+        }
 
 
-class NotCovered(Exception):
-    """A recording of something that is not built yet; the text says what."""
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in row if name not in ("spec", "padded")} for row in rows]
 
 
-class BadRecording(ValueError):
-    """A file that is not a recording of a form we know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What came out of one recording."""
-
-    engine: str
-    scenario: str
-    steps: int
-    """Turns compared, up to and including the first that differs."""
-    difference: str | None
-    """`step 12: free_after is 7, recorded 8`; None if all agree."""
-    not_covered: str | None = None
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a recording, gzip or plain. Raises BadRecording."""
-    data = path.read_bytes()
-    if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
-    try:
-        recording = json.loads(data)
-    except ValueError as error:
-        raise BadRecording(f"{path.name}: not JSON: {error}") from None
-    if not isinstance(recording, dict):
-        raise BadRecording(f"{path.name}: a recording is a JSON object")
-    return recording
-
-
-def engine_of(recording: dict[str, Any]) -> str | None:
-    """Which engine was recorded, by the form of the file; None if it is no recording."""
-    if {"config", "requests", "aborts", "steps"} <= recording.keys():
-        return VllmV1.preset
-    if "engine" in recording and "scenarios" in recording:
-        return str(recording["engine"])
-    return None
-
-
-# -- our own log
-
-
-def vllm_v1_config(config: dict[str, Any]) -> VllmV1:
+def preset(config: dict[str, Any]) -> VllmV1:
     """The preset's flags for a recording's `config`. Raises NotCovered."""
     if config["spec"]:
         raise NotCovered("speculation")
@@ -122,7 +92,7 @@ def vllm_v1_config(config: dict[str, Any]) -> VllmV1:
     )
 
 
-class Recorder(Observer):
+class Listener(Observer):
     """Remembers, for one turn, who got tokens and who ended."""
 
     def __init__(self) -> None:
@@ -138,14 +108,14 @@ class Recorder(Observer):
 class Loop:
     """The recorder's engine loop around our core: turns are counted, nothing is timed."""
 
-    def __init__(self, recording: dict[str, Any], *, max_stretch: int = FOREVER) -> None:
-        config = vllm_v1_config(recording["config"])
-        self.recorder = Recorder()
-        self.core = EngineCore(config.spec(UNKNOWN_HARDWARE), self.recorder, max_stretch=max_stretch)
+    def __init__(self, input: dict[str, Any], *, max_stretch: int = FOREVER) -> None:
+        config = preset(input["config"])
+        self.listener = Listener()
+        self.core = EngineCore(config.spec(UNKNOWN_HARDWARE), self.listener, max_stretch=max_stretch)
         self.depth = self.core.spec.depth
-        self.arrivals = deque(recording["requests"])
-        self.aborts = deque(recording["aborts"])
-        ranks = sorted({row["arrival_time"] for row in recording["requests"]})
+        self.arrivals = deque(input["requests"])
+        self.aborts = deque(input["aborts"])
+        ranks = sorted({row["arrival_time"] for row in input["requests"]})
         self.arrival_rank = {time: rank for rank, time in enumerate(ranks)}
         self.live: dict[str, Request] = {}
         self.planned: deque[tuple[int, BatchPlan | None, list[str]]] = deque()
@@ -153,7 +123,7 @@ class Loop:
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.live or self.recorder.unnotified)
+        return bool(self.live or self.listener.unnotified)
 
     def turns(self) -> Iterator[dict[str, Any]]:
         step = 0
@@ -230,8 +200,8 @@ class Loop:
         turn["preempted"] = _ids(plan.preempted) if plan is not None else []
         turn["alloc_failed"] = _ids(plan.refused if plan is not None else core.latest_draft.refused)
         turn["evicted"] = [[key, 0] for key in evictions]
-        turn["notified_finished"] = sorted(self.recorder.unnotified)
-        self.recorder.unnotified.clear()
+        turn["notified_finished"] = sorted(self.listener.unnotified)
+        self.listener.unnotified.clear()
         turn["free_after_schedule"] = core.store.free_blocks
         turn["running_after_schedule"] = _ids(core.running)
         turn["waiting_after_schedule"] = _ids(core.waiting)
@@ -247,11 +217,11 @@ class Loop:
             step, plan, emitting = self.planned.popleft()
             turn["updated_step"] = step
             turn["emitted"] = {id: 1 for id in emitting if id in self.live}
-            self.recorder.finished = []
+            self.listener.finished = []
             if plan is not None:
                 self.core.cut(plan, 1)
                 self.core.commit_step(plan, 1)
-            turn["finished"] = self.recorder.finished
+            turn["finished"] = self.listener.finished
             for id, _ in turn["finished"]:
                 del self.live[id]
         core = self.core
@@ -263,54 +233,3 @@ class Loop:
 
 def _ids(requests: Any) -> list[str]:
     return [request.id for request in requests]
-
-
-def emit(recording: dict[str, Any], *, max_stretch: int = FOREVER) -> dict[str, Any]:
-    """Our own recording of the same scenario, in the same form. Raises NotCovered."""
-    inputs = {key: recording[key] for key in ("config", "requests", "aborts")}
-    return {**inputs, "steps": list(Loop(recording, max_stretch=max_stretch).turns())}
-
-
-# -- the comparison
-
-
-def compare(recorded: dict[str, Any], ours: dict[str, Any]) -> tuple[int, str | None]:
-    """Steps compared, and the first difference in words (None: no difference)."""
-    for number, (theirs, mine) in enumerate(zip(recorded["steps"], ours["steps"], strict=False), start=1):
-        for key in COMPARED:
-            if key in theirs:
-                expected, got = _comparable(key, theirs[key]), mine.get(key)
-                if got != expected:
-                    return number, f"step {theirs['step']}: {key} is {_short(got)}, recorded {_short(expected)}"
-    if len(recorded["steps"]) != len(ours["steps"]):
-        return len(recorded["steps"]), f"{len(ours['steps'])} turns, recorded {len(recorded['steps'])}"
-    return len(recorded["steps"]), None
-
-
-def _comparable(key: str, value: Any) -> Any:
-    """Drop from scheduled rows what only speculation uses."""
-    if key != "sched":
-        return value
-    return [{name: row[name] for name in row if name not in ("spec", "padded")} for row in value]
-
-
-def _short(value: Any, limit: int = 300) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= limit else text[:limit] + " ..."
-
-
-def check(path: Path) -> Comparison:
-    """Compare one recording. Raises BadRecording; what is not built comes back as not covered."""
-    recording = load(path)
-    scenario = path.name.removesuffix(".gz").removesuffix(".json")
-    engine = engine_of(recording)
-    if engine is None:
-        raise BadRecording(f"{path.name}: not a recording of a form we know")
-    if engine != VllmV1.preset:
-        return Comparison(engine, scenario, 0, None, f"{len(recording['scenarios'])} scenarios, engine not built yet")
-    try:
-        ours = emit(recording)
-    except NotCovered as what:
-        return Comparison(engine, scenario, 0, None, str(what))
-    steps, difference = compare(recording, ours)
-    return Comparison(engine, scenario, steps, difference)
