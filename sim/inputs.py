@@ -132,22 +132,21 @@ def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, 
 
 def set_up(core: EngineCore, scenario: Scenario, chain: PrefixChain, columns: RequestColumns) -> None:
     """Put the initial state into an engine. Raises ScenarioError if it does not fit."""
-    group_tokens = _initial_group_tokens(scenario, core.block_tokens)
+    group_tokens, content_tokens = _initial_group_tokens(scenario, core.block_tokens), core.store.content_tokens
     try:
         for cached in scenario.initial.cached:
             ids = chain.chained(cached.prefix_ids)
-            content = prompt_content(ids, group_tokens, cached.tokens, core.block_tokens)
-            if content.shared_blocks > core.store.free_blocks:
-                raise ValueError(
-                    f"a cached prefix of {content.shared_blocks} blocks does not fit the {core.store.free_blocks} free"
-                )
+            content = prompt_content(ids, group_tokens, cached.tokens, content_tokens)
+            blocks = content.shared_blocks * content_tokens // core.block_tokens
+            if blocks > core.store.free_blocks:
+                raise ValueError(f"a cached prefix of {blocks} blocks does not fit the {core.store.free_blocks} free")
             ghost = Request("", prompt_tokens=cached.tokens, max_tokens=1, content=content)
-            core.store.seed(ghost, content.shared_blocks)
+            core.store.seed(ghost, blocks)
         for row, given in enumerate(scenario.initial.running):
             shared: Content | None = None
             if core.store.knows_contents:
                 ids = chain.chained(given.prefix_ids)
-                shared = prompt_content(ids, group_tokens, given.prompt_tokens, core.block_tokens)
+                shared = prompt_content(ids, group_tokens, given.prompt_tokens, content_tokens)
             request = Request(
                 given.id,
                 prompt_tokens=given.prompt_tokens,

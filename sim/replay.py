@@ -122,11 +122,11 @@ def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
 
 def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]:
     """What the blocks of each row hold; nothing where no cache asks. Raises ScenarioError on unequal grids."""
-    prefix, block_tokens = trace.prefix, core.block_tokens
+    prefix, content_tokens = trace.prefix, core.store.content_tokens
     if prefix is None or not core.store.knows_contents:
         return lambda row: None
     prompts = trace.prompt_tokens.tolist()
-    return lambda row: prompt_content(prefix.ids[row], prefix.group_tokens, prompts[row], block_tokens)
+    return lambda row: prompt_content(prefix.ids[row], prefix.group_tokens, prompts[row], content_tokens)
 
 
 # -- the engine
@@ -156,6 +156,8 @@ def engine_spec(scenario: Scenario, hardware: Hardware) -> EngineSpec:
     for kind in type(scenario.policies).model_fields:
         choice: PolicyChoice | None = getattr(scenario.policies, kind)
         if choice is not None:
+            if getattr(spec, kind) is None:
+                raise ScenarioError(f"policies.{kind}: the cache of {spec.name} has an order of its own")
             spec = with_changes(spec, **{kind: _policy(kind, choice, getattr(spec, kind), scenario.cost)})
     return spec
 

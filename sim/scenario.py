@@ -192,6 +192,8 @@ class Policies(Config):
     admission: Choice | None = None
     budget: Choice | None = None
     preemption: Choice | None = None
+    eviction: Choice | None = None
+    """For engines whose prefix cache is a tree."""
 
 
 class Targets(Config):

@@ -35,6 +35,7 @@ def replay(
     admission: Annotated[str | None, typer.Option(help="Admission policy.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget policy.")] = None,
     preemption: Annotated[str | None, typer.Option(help="Preemption policy.")] = None,
+    eviction: Annotated[str | None, typer.Option(help="Eviction policy of a tree cache.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N arrivals.")] = None,
     rate_scale: Annotated[float | None, typer.Option(help="Divide arrival gaps by this.")] = None,
     max_tokens_from: Annotated[
@@ -76,6 +77,7 @@ def replay(
     _choose_cost(description, profile, cost)
     _choose_engine(description, engine, engine_flag or [])
     policies = {"order": order, "admission": admission, "budget": budget, "preemption": preemption}
+    policies["eviction"] = eviction
     description.setdefault("policies", {}).update(
         {kind: _policy(kind, text) for kind, text in policies.items() if text is not None}
     )

@@ -12,6 +12,7 @@ from sim.kv.host import NO_HOST, HostSpec
 if TYPE_CHECKING:
     from sim.core.passes import Pass
     from sim.kv.store import BlockStore
+    from sim.policies.eviction import EvictionPolicy
     from sim.policies.protocols import AdmissionPolicy, BudgetPolicy, OrderPolicy, PreemptionPolicy
 
 
@@ -44,8 +45,10 @@ class EngineSpec:
     admission: AdmissionPolicy
     budget: BudgetPolicy
     preemption: PreemptionPolicy
-    store: Callable[[], BlockStore]
-    """Makes a new, empty pool."""
+    store: Callable[..., BlockStore]
+    """Makes a new, empty pool; takes an `eviction` if there is one."""
+    eviction: EvictionPolicy | None = None
+    """Which cached contents go first; None where the cache has its own order (or there is no cache)."""
     host: HostSpec = NO_HOST
     max_running: int
     """Sequence slots."""

@@ -39,7 +39,7 @@ class EngineState:
             if type(policy).observe is not Policy.observe
         ]
         self.now_ns = 0
-        self.store = spec.store()
+        self.store = spec.store() if spec.eviction is None else spec.store(eviction=spec.eviction)
         self.host = HostPool(spec.host)
         self.block_tokens = self.store.block_tokens
         self.pool_blocks = self.store.total_blocks

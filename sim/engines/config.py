@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from sim.core.spec import EngineSpec
 from sim.kv.hashed import HashedStore
+from sim.kv.host import HostSpec
 from sim.kv.store import BlockStore, CountingStore
 from sim.policies.registry import Registry
 from workloads.config import Config
@@ -25,6 +26,14 @@ class Hardware:
     """KV entries that fit the device beside weights and margins."""
     max_model_len: int
     """The model's longest sequence, in tokens."""
+    kv_bytes_per_token: int = 131_072
+    """On one GPU. Default: Llama-3.1-8B in bf16."""
+    host_link_bytes_per_s: float = 64e9
+    """Between a GPU and its host, one direction. Default: PCIe 5.0 x16, data sheet."""
+
+    def host(self, blocks: int, block_tokens: int) -> HostSpec:
+        """A pool of so many blocks on the host, at the other end of the link."""
+        return HostSpec(blocks, 1e9 * block_tokens * self.kv_bytes_per_token / self.host_link_bytes_per_s)
 
 
 UNKNOWN_HARDWARE = Hardware(kv_tokens=1 << 20, max_model_len=1 << 17)

@@ -95,7 +95,7 @@ class HashedStore:
 
     def __init__(self, total_blocks: int, block_tokens: int) -> None:
         self.total_blocks = total_blocks
-        self.block_tokens = block_tokens
+        self.block_tokens = self.content_tokens = block_tokens
         self.free_blocks = total_blocks
         self.cached_blocks = 0
         self.evicted_blocks = 0

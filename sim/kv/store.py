@@ -37,6 +37,8 @@ class BlockStore(Protocol):
     hears_computed: bool
     """Whether it wants to be told (`computed`) when a prefill chunk has run."""
     block_tokens: int
+    content_tokens: int
+    """Tokens per name of a request's content: block_tokens, or 1 in caches that compare token by token."""
     total_blocks: int
     free_blocks: int
     """Blocks that could be taken now: blank ones and cached ones without a reference."""
@@ -104,7 +106,7 @@ class CountingStore:
 
     def __init__(self, total_blocks: int, block_tokens: int) -> None:
         self.total_blocks = total_blocks
-        self.block_tokens = block_tokens
+        self.block_tokens = self.content_tokens = block_tokens
         self.free_blocks = total_blocks
         self.evictions: list[int] | None = None
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sim.policies.registry import Registry
-
-EVICTION = Registry("eviction")
+from sim.policies.registry import EVICTION
 
 
 class Span(Protocol):

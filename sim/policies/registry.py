@@ -91,4 +91,5 @@ ORDER = Registry("order")
 ADMISSION = Registry("admission")
 BUDGET = Registry("budget")
 PREEMPTION = Registry("preemption")
-REGISTRIES = {registry.kind: registry for registry in (ORDER, ADMISSION, BUDGET, PREEMPTION)}
+EVICTION = Registry("eviction")
+REGISTRIES = {registry.kind: registry for registry in (ORDER, ADMISSION, BUDGET, PREEMPTION, EVICTION)}
