@@ -97,7 +97,9 @@ class Delivering(Drafting):
         """Its last token is delivered. `early`: by its executor's word, before the promised end."""
         length = self._endings.by_length(request) and not early
         self._leave(request, over=not early)
-        event, reason = self._marked.pop(request, (Event.FINISH, "length" if length else "stop"))
+        event, reason = Event.FINISH, "length" if length else "stop"
+        if request in self._marked:
+            event, reason = self._marked.pop(request)
         self._finalise(request, event, reason)
 
     def _tell_ran(self, plan: BatchPlan, steps: int) -> None:

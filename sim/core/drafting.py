@@ -54,17 +54,7 @@ class Drafting(EngineState):
     ) -> None:
         """A running request computes `tokens` of what it knows; blocks are there and the budget is spent."""
         context = request.computed
-        hit_tokens = context if admitted else 0
-        draft.items.append(
-            Item(
-                request,
-                tokens=tokens,
-                context=context,
-                new_blocks=new_blocks,
-                admitted=admitted,
-                hit_tokens=hit_tokens,
-            )
-        )
+        draft.items.append(Item(request, tokens, context, new_blocks, admitted))
         self.grow(draft, request, new_blocks, (context + tokens) // self.block_tokens)
 
     def grow(self, draft: StepDraft, request: Request, new_blocks: int, full_blocks: int) -> None:
@@ -92,7 +82,8 @@ class Drafting(EngineState):
         if not attached:
             self.store.attach(request, hit)
         self.observer.admitted(request)
-        self._tell(Admitted, request)
+        if self._listeners:
+            self._tell_all(Admitted(request, self.now_ns))
 
     def reject(self, draft: StepDraft, request: Request, decision: Decision) -> None:
         """An admission test has said that a waiting request shall not run."""
@@ -124,7 +115,8 @@ class Drafting(EngineState):
         draft.preempted.append(victim)
         self._leave_running(victim, returns=mode is not PreemptionMode.FAIL, scheduled=scheduled)
         self.observer.preempted(victim, 0 if mode is PreemptionMode.SWAP else lost_tokens, mode, asker)
-        self._tell(GaveWay, victim)
+        if self._listeners:
+            self._tell_all(GaveWay(victim, self.now_ns))
         if mode is PreemptionMode.FAIL:
             self._finalise(victim, Event.FAIL, "out of KV", "the next block is not there and nobody gives way")
         elif mode is PreemptionMode.SWAP:

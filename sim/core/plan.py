@@ -70,11 +70,9 @@ class PreemptionMode(Enum):
 class Item:
     """A request's share of a step when it is more than the next token of a decode."""
 
-    __slots__ = ("admitted", "context", "emits", "hit_tokens", "new_blocks", "request", "tokens")
+    __slots__ = ("admitted", "context", "emits", "new_blocks", "request", "tokens")
 
-    def __init__(
-        self, request: Request, *, tokens: int, context: int, new_blocks: int, admitted: bool, hit_tokens: int = 0
-    ) -> None:
+    def __init__(self, request: Request, tokens: int, context: int, new_blocks: int, admitted: bool) -> None:
         self.request = request
         self.tokens = tokens
         self.context = context
@@ -82,9 +80,13 @@ class Item:
         self.new_blocks = new_blocks
         self.admitted = admitted
         """In this very step."""
-        self.hit_tokens = hit_tokens
         self.emits = False
         """The step computes its last known token, so an output token comes out."""
+
+    @property
+    def hit_tokens(self) -> int:
+        """Cached tokens that it was admitted with in this step."""
+        return self.context if self.admitted else 0
 
 
 class StepDraft:

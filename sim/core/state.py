@@ -10,7 +10,7 @@ from copy import deepcopy
 
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.endings import Endings
-from sim.core.events import Admitted, Ended, GaveWay, PolicyEvent
+from sim.core.events import Ended, PolicyEvent
 from sim.core.in_flight import InFlight
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
@@ -124,21 +124,23 @@ class EngineState:
     # -- the one place for each change of state
 
     def _enter_running(self, request: Request, computed_tokens: int, event: Event) -> None:
-        if self.spec.list_order == "arrival":
-            request.seq = request.number
-        else:
-            self._latest_seq += 1
-            request.seq = self._latest_seq
+        self._latest_seq += 1
+        request.seq = self._latest_seq
         request.computed = computed_tokens
         request.state = after(request.state, event, request.id)
-        behind_all = not self.running or next(reversed(self.running)).seq < request.seq
         self.running[request] = None
         self.prefilling[request] = None
-        if not behind_all:
-            self.running = _in_order(self.running)
-            self.prefilling = _in_order(self.prefilling)
+        if self.spec.list_order == "arrival":
+            self._stand_by_arrival(request)
         request.reserved_blocks = self.admission.reservation(self, request)
         self.reserved_blocks += request.reserved_blocks
+
+    def _stand_by_arrival(self, request: Request) -> None:
+        """Its place in the list is that of its arrival, not behind everybody."""
+        request.seq = request.number
+        if any(other.seq > request.seq for other in self.running):
+            self.running = _in_order(self.running)
+            self.prefilling = _in_order(self.prefilling)
 
     def _leave_running(self, request: Request, *, returns: bool, scheduled: int = 0, over: bool = False) -> None:
         """Take a request out of the running list and give its blocks back.
@@ -187,13 +189,11 @@ class EngineState:
         self._in_flight.forget(request)
         self._endings.forget(request)
         self.observer.ended(request, reason, detail)
-        self._tell(Ended, request)
-
-    def _tell(self, kind: type[Admitted | GaveWay | Ended], request: Request) -> None:
         if self._listeners:
-            self._tell_all(kind(request, self.now_ns))
+            self._tell_all(Ended(request, self.now_ns))
 
     def _tell_all(self, event: PolicyEvent) -> None:
+        """To the policies that listen. Most engines have none, so callers ask first."""
         for listen in self._listeners:
             listen(event)
 

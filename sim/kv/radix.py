@@ -117,17 +117,20 @@ class RadixStore:
         self.free_blocks += blocks
 
     def _keep(self, request: Request, lease: Lease, blocks: int) -> RadixNode:
-        """Put a request's first pages in the tree, unlocked, and its copies back; returns their end (`checkpoint`)."""
+        """Put a request's first pages in the tree, unlocked, and give its copies back; returns the end (`checkpoint`).
+
+        SGLang then matches them once more, which changes no order.
+        """
         content = _content(request)
         assert blocks >= lease.node.end
-        _, found = self._tree.insert(content, blocks, priority=request.priority, counted=lease.inserted)
+        node, found = self._tree.insert(content, blocks, priority=request.priority, counted=lease.inserted)
         self.cached_blocks += blocks - found
         self.free_blocks += blocks - lease.node.end
         lease.inserted = max(lease.inserted, blocks)
         prompt = request.prompt_tokens // self.block_tokens
         if 0 < prompt < blocks:  # answers can go without their prompts, and are less precious
             self._tree.insert(content, prompt, priority=request.priority - 1, counted=prompt)
-        return self._tree.find(content, blocks)
+        return node
 
     def _lock(self, node: RadixNode, below: RadixNode) -> None:
         """For the nodes from here up to, but without, `below` (`inc_lock_ref`)."""

@@ -101,7 +101,7 @@ class RadixTree:
         self.heads: dict[int, RadixNode] = {}
         """Key of a node's first page -> the node; the root is not in it."""
         self._clock = count(1)
-        """The time of an access, as in SGLang: a node made during one is younger than what that access touched."""
+        """Of accesses. As in SGLang a leaf is younger than what the access that made it came by."""
         nothing = Content((), shared_blocks=0, owner=0)
         self.root = RadixNode(None, nothing, start=0, length=0, priority=0, last_access=0)
 
@@ -165,7 +165,7 @@ class RadixTree:
             start=node.start,
             length=blocks,
             priority=node.priority,
-            last_access=next(self._clock),
+            last_access=node.last_access,
         )
         head.locks, head.num_hits, head.num_children = node.locks, node.num_hits, 1
         node.parent = head

@@ -153,10 +153,11 @@ def test_a_leaf_locked_after_it_was_ranked_stays():
     store.seed(guest(2, 20), 1)
     again = guest(3, 20, 21)
     hit = store.match(again)
-    store.evict(5)
+    store.seed(guest(4, 30), 1)
+    store.evict(4)
     store.attach(again, hit)
     store.evict(6)
-    assert store.evictions == [10]
+    assert store.evictions == [10, 30]
     assert pools(store) == (5, 0, 1)
 
 
@@ -184,7 +185,7 @@ def test_seed_is_a_cache_without_locks():
 
 
 def test_outdated_entries_do_not_pile_up():
-    """Leaves that are refreshed before every eviction leave no long trail in the queue, and are still found in order."""
+    """Leaves that are refreshed before every eviction leave no long trail in the queue, and still go in order."""
     store = store_of(221)
     keepers = [guest(owner, owner) for owner in range(20)]
     for request in [*keepers, *(guest(owner, owner) for owner in range(20, 220))]:
