@@ -28,3 +28,19 @@ class Content:
         if block < self.shared_blocks:
             return self.ids[block // self.blocks_per_id] * self.blocks_per_id + block % self.blocks_per_id
         return -1 - self.owner * PRIVATE_SPAN - block
+
+    def in_common(self, other: Content, start: int, most: int) -> int:
+        """Blocks from `start` on that both have, of which the first is known to be one; looks at `most` (>= 1).
+
+        Chained keys agree up to a point and never again: bisect for it.
+        """
+        if self is other or self.key(start + most - 1) == other.key(start + most - 1):
+            return most
+        low, high = 1, most - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.key(start + middle - 1) == other.key(start + middle - 1):
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -125,16 +125,8 @@ class HashedStore:
     def _common(self, run: BlockRun, content: Content, at: int, limit: int) -> int:
         """Blocks from `at` on that the run, which starts there, has in common with the content. At least 1."""
         most = min(run.length, limit - at)
-        if run.content is content or run.key(most - 1) == content.key(at + most - 1):
-            return most
-        low, high = 1, most - 1  # chained keys agree up to a point and never again: bisect for it
-        while low < high:
-            middle = (low + high + 1) // 2
-            if run.key(middle - 1) == content.key(at + middle - 1):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        assert run.content is not None
+        return run.content.in_common(content, at, most)
 
     def learns_from(self, request: Request) -> bool:
         content = request.content

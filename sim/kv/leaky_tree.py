@@ -60,20 +60,7 @@ class Edge:
     def common_tokens(self, content: Content, limit: int) -> int:
         """How many of another content's first `limit` tokens agree with this edge, whose first one does."""
         most = min(self.stop, limit) - self.start
-        if most <= 0 or self._agrees(content, most):
-            return most
-        low, high = 1, most - 1  # chained names agree up to a point and never again: bisect for it
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._agrees(content, middle):
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def _agrees(self, content: Content, tokens: int) -> bool:
-        at = self.start + tokens - 1
-        return self.content is content or self.content.key(at) == content.key(at)
+        return most if most <= 0 else self.content.in_common(content, self.start, most)
 
 
 @dataclass(frozen=True, slots=True)

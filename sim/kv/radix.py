@@ -37,7 +37,7 @@ class RadixStore:
 
     def __init__(self, total_blocks: int, block_tokens: int, eviction: EvictionPolicy | None = None) -> None:
         self.total_blocks = total_blocks
-        self.block_tokens = block_tokens
+        self.block_tokens = self.content_tokens = block_tokens
         self.free_blocks = total_blocks
         self.cached_blocks = 0
         """Evictable pages, in SGLang's words."""
@@ -81,11 +81,18 @@ class RadixStore:
         self.take(new_blocks)
 
     def take(self, blocks: int) -> None:
-        self.evict(blocks)
+        self.make_blank(blocks)
         self.free_blocks -= blocks
 
-    def evict(self, blocks: int) -> None:
-        """Have at least that many blank pages, as far as leaves can be evicted (`evict_from_tree_cache`)."""
+    def reclaim(self) -> bool:
+        return False
+
+    def resize(self, total_blocks: int) -> None:
+        self.take(self.total_blocks - total_blocks)
+        self.total_blocks = total_blocks
+
+    def make_blank(self, blocks: int) -> None:
+        """See BlockStore. Whole leaves go, so there may be more (`evict_from_tree_cache`)."""
         while self.cached_blocks and self.free_blocks - self.cached_blocks < blocks:
             leaf = self._leaves.first(len(self._tree.heads))
             self.cached_blocks -= leaf.length

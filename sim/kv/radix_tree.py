@@ -49,16 +49,7 @@ class RadixNode:
 
     def common(self, content: Content, most: int) -> int:
         """Pages of this node, whose first page the content has, that the content has in all; looks at `most`."""
-        if self.content is content or self.key(most - 1) == content.key(self.start + most - 1):
-            return most
-        low, high = 1, most - 1  # chained keys agree up to a point and never again: bisect for it
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.key(middle - 1) == content.key(self.start + middle - 1):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return self.content.in_common(content, self.start, most)
 
 
 class LeafQueue:

@@ -89,7 +89,7 @@ def test_retraction_leaves_the_prompt():
     leave(store, first, answer_pages=3, returns=True)
     assert pools(store) == (8, 2, 0)
     assert store.match(first).blocks == 2
-    store.evict(9)
+    store.make_blank(9)
     assert pools(store) == (10, 0, 0)
 
 
@@ -101,7 +101,7 @@ def test_locked_pages_stay():
     prefill(store, second)
     leave(store, first)
     assert pools(store) == (5, 1, 3)
-    store.evict(10)
+    store.make_blank(10)
     assert store.evictions == [12]
     assert pools(store) == (6, 0, 3)
     assert store.match(guest(3, 10, 11, 20, 21)).blocks == 3
@@ -114,7 +114,7 @@ def test_matching_refreshes():
         prefill(store, request)
         leave(store, request)
     assert store.match(guest(4, 10)).blocks == 1
-    store.evict(9)
+    store.make_blank(9)
     assert store.evictions == [20, 30]
 
 
@@ -128,7 +128,7 @@ def test_partial_match_splits_and_the_rest_is_older():
     assert store.match(branch).free_blocks == 1
     assert prefill(store, branch) == 1
     leave(store, branch)
-    store.evict(11)
+    store.make_blank(11)
     assert store.evictions == [12, 11, 20]
 
 
@@ -154,9 +154,9 @@ def test_a_leaf_locked_after_it_was_ranked_stays():
     again = guest(3, 20, 21)
     hit = store.match(again)
     store.seed(guest(4, 30), 1)
-    store.evict(4)
+    store.make_blank(4)
     store.attach(again, hit)
-    store.evict(6)
+    store.make_blank(6)
     assert store.evictions == [10, 30]
     assert pools(store) == (5, 0, 1)
 
@@ -169,7 +169,7 @@ def test_least_urgent_contents_go_first():
     for request in (shared, urgent, other, last):
         prefill(store, request)
         leave(store, request, answer_pages=1)
-    store.evict(20)
+    store.make_blank(20)
     answers = {request.id: request.content.key(1) for request in (shared, urgent, other, last)}
     assert store.evictions == [answers["r3"], answers["r2"], 20, answers["r1"], 10, answers["r4"], 30]
 
@@ -194,9 +194,9 @@ def test_outdated_entries_do_not_pile_up():
     for blank in range(2, 202):
         for request in keepers:
             store.match(request)
-        store.evict(blank)
+        store.make_blank(blank)
         longest = max(longest, len(store._leaves._heap))
-    store.evict(221)
+    store.make_blank(221)
     assert store.evictions == [*range(20, 220), *range(20)]
     assert 220 < longest < 1000
 
@@ -273,7 +273,7 @@ class Recording:
         for number in step.get("retracted") or ():
             self.leave(number, returns=True)
             survivors -= 1
-            self.store.evict(-(-RETRACT_STEPS * survivors // self.page))
+            self.store.make_blank(-(-RETRACT_STEPS * survivors // self.page))
         self.store.take(sum(self.computed[number] % self.page == 0 for number in step["decoded"]))
         for number in step["decoded"]:
             self.computed[number] += 1

@@ -107,7 +107,7 @@ class RadixMachine(StoreMachine):
     @rule(blocks=st.integers(0, 30))
     def make_room(self, blocks: int) -> None:
         """SGLang's retraction evicts for the steps to come."""
-        self.store.evict(blocks)
+        self.store.make_blank(blocks)
         self.oracle.evict(blocks)
 
     @precondition(any_guest)
