@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from sim.core.spec import EngineSpec
 from sim.kv.hashed import HashedStore
 from sim.kv.host import HostSpec
+from sim.kv.radix import RadixStore
 from sim.kv.store import BlockStore, CountingStore
 from sim.policies.registry import Registry
 from workloads.config import Config
@@ -50,10 +51,15 @@ class EngineConfig(Config):
         """The engine that these flags describe."""
 
 
-def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> Callable[[], BlockStore]:
+def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> Callable[..., BlockStore]:
     """A maker of pools: identified blocks for a prefix cache, else one that counts."""
     family: type[HashedStore | CountingStore] = HashedStore if prefix_caching else CountingStore
     return partial(family, total_blocks, block_tokens)
+
+
+def tree_store(total_blocks: int, block_tokens: int) -> Callable[..., BlockStore]:
+    """A maker of pools with a radix tree as prefix cache; it wants an eviction policy."""
+    return partial(RadixStore, total_blocks, block_tokens)
 
 
 def engine_config(name: str, flags: dict[str, Any]) -> EngineConfig:

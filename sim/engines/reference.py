@@ -9,9 +9,10 @@ from pydantic import Field
 from sim.core.admit import BLOCKS_ARE_THERE, BUDGET_IS_OPEN, GRANT_CHUNK, MATCH_PREFIX, SLOT_IS_FREE, Admit
 from sim.core.passes import Advance, Run
 from sim.core.spec import EngineSpec
-from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store
+from sim.engines.config import ENGINES, EngineConfig, Hardware, block_store, tree_store
 from sim.policies.admission import Conservative, Optimistic
 from sim.policies.budget import UNLIMITED, DecodeFirst
+from sim.policies.eviction import LruLeaf
 from sim.policies.order import Fcfs, Priority
 from sim.policies.preemption import LeastUrgent, Newest, NoPreemption
 
@@ -30,6 +31,8 @@ class Reference(EngineConfig):
     num_blocks: int | None = Field(default=None, ge=1)
     """All of them usable. None = what the profile's device has."""
     prefix_cache: bool = False
+    prefix_cache_kind: Literal["hash-chain", "radix-tree"] = "hash-chain"
+    """vLLM's way, which evicts by time of release, or SGLang's, where `--eviction` says what goes first."""
     admission: Literal["optimistic", "conservative"] = "optimistic"
     full_prompt_must_fit: bool = True
     order: Literal["fcfs", "priority"] = "fcfs"
@@ -39,6 +42,8 @@ class Reference(EngineConfig):
     def spec(self, hardware: Hardware) -> EngineSpec:
         optimistic = self.admission == "optimistic"
         preemption = LeastUrgent() if self.order == "priority" else Newest()
+        blocks = self.num_blocks or hardware.kv_tokens // self.block_size
+        tree = self.prefix_cache and self.prefix_cache_kind == "radix-tree"
         return EngineSpec(
             name=self.preset,
             passes=(
@@ -50,11 +55,12 @@ class Reference(EngineConfig):
             admission=Optimistic(full_sequence=self.full_prompt_must_fit) if optimistic else Conservative(),
             budget=DecodeFirst(max_tokens=self.token_budget, chunk_cap=self.chunk_cap),
             preemption=preemption if optimistic else NoPreemption(),
-            store=block_store(
-                self.num_blocks or hardware.kv_tokens // self.block_size,
-                self.block_size,
-                prefix_caching=self.prefix_cache,
+            store=(
+                tree_store(blocks, self.block_size)
+                if tree
+                else block_store(blocks, self.block_size, prefix_caching=self.prefix_cache)
             ),
+            eviction=LruLeaf() if tree else None,
             max_running=self.slots,
             max_model_len=self.max_model_len or hardware.max_model_len,
             longer_than_model=self.longer_than_model,

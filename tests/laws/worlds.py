@@ -160,6 +160,7 @@ ENGINES: dict[str, Callable[[Random, int, int], EngineSpec]] = {
     "reference conservative": lambda *at: _reference(*at, admission="conservative"),
     "reference prefix": lambda *at: _reference(*at, prefix_cache=True),
     "reference conservative prefix": lambda *at: _reference(*at, admission="conservative", prefix_cache=True),
+    "reference radix": lambda *at: _reference(*at, prefix_cache=True, prefix_cache_kind="radix-tree"),
     "prefill first": _prefill_first,
     "limits per kind": _per_kind,
     "token work": _token_work,
