@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.curve import NS_PER_S, CurveModel, KvCurve, hinged_curve
-from costmodel.features import QUANTITY_NAMES, Feature, feature_values, quantity_row
+from costmodel.features import QUANTITY_NAMES, Feature, attention_pairs, feature_values, quantity_row
 from costmodel.graphs import GraphBuckets
 from costmodel.shape import StepShape
 
 KV_QUANTITY = QUANTITY_NAMES[-1]
+ROWS, TOKENS, PAIRS = (QUANTITY_NAMES.index(name) for name in ("gemm_rows", "prefill_tokens", "prefill_pairs"))
+"""The quantities that differ from one prefill step to the next; the others follow from how many take part."""
 MEMO_ENTRIES = 65_536
 """So many values of a hinged quantity are remembered; it must not grow without end in a long run."""
 
@@ -80,22 +82,41 @@ class TokenWeightsModel(CurveModel):
             if term.feature.quantity != KV_QUANTITY:
                 place = QUANTITY_NAMES.index(term.feature.quantity)
                 hinges[place].append((term.feature.past, term.s_per_unit))
-        self._slopes = [(place, found[0][1]) for place, found in enumerate(hinges) if _is_line(found)]
-        self._hinged = [(p, HingeSum(found)) for p, found in enumerate(hinges) if found and not _is_line(found)]
+        self._sums = [HingeSum(found) for found in hinges]
+        self._pair_s = hinges[PAIRS][0][1] if _is_line(hinges[PAIRS]) else None
+        self._fixed_places = [p for p, found in enumerate(hinges) if found and p not in (ROWS, TOKENS, PAIRS)]
+        self._fixed_s: dict[tuple[int, int, int], float] = {}
         self._kv_terms = tuple(t for t in terms if t.feature.quantity == KV_QUANTITY)
         self._kv_curves: dict[int, KvCurve] = {}
 
     def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
-        measured = quantity_row(shape, padding_rows)
-        base_s = 0.0
-        for place, s_per_unit in self._slopes:
-            base_s += s_per_unit * measured[place]
-        for place, seconds_of in self._hinged:
-            base_s += seconds_of[measured[place]]
-        decodes = shape.decode_requests
+        decodes, chunks = shape.decode_requests, shape.prefill
+        sums, pair_s = self._sums, self._pair_s
+        if shape.verify:
+            row = quantity_row(shape, padding_rows)
+            base_s = sum(sums[place][row[place]] for place in range(len(row)))
+        else:
+            tokens = pairs = 0
+            for chunk, context in chunks:
+                tokens += chunk
+                pairs += attention_pairs(chunk, context)
+            base_s = self._fixed(shape, padding_rows)
+            base_s += sums[ROWS][tokens + decodes + padding_rows] + sums[TOKENS][tokens]
+            base_s += sums[PAIRS][pairs] if pair_s is None else pair_s * pairs
         kv_curve = self._kv_curves.get(decodes) or self._kv_curve(decodes)
         base_ns = base_s * NS_PER_S
         return tuple([(last, base_ns + kv_ns, slope) for last, kv_ns, slope in kv_curve])
+
+    def _fixed(self, shape: StepShape, padding_rows: int) -> float:
+        """The part that depends only on how many chunks and decodes there are. Remembered."""
+        key = len(shape.prefill), shape.decode_requests, padding_rows
+        seconds = self._fixed_s.get(key)
+        if seconds is None:
+            row = quantity_row(shape, padding_rows)
+            seconds = sum([self._sums[place][row[place]] for place in self._fixed_places])
+            if len(self._fixed_s) < MEMO_ENTRIES:
+                self._fixed_s[key] = seconds
+        return seconds
 
     def _kv_curve(self, decodes: int) -> KvCurve:
         """The part that KV reads cost; the knees depend on the number of decodes."""

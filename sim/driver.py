@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import heappush
 from types import FrameType
 
 from simpy import Environment
@@ -48,12 +49,12 @@ class _At(SimpyEvent):
     """A timeout with a priority (SimPy's own has none)."""
 
     def __init__(self, clock: SimpyClock, time_ns: int, priority: int, callback: Callable[[Alarm], None]) -> None:
-        # Event.__init__, written out as SimPy's own Timeout does: this is made for every plan and arrival.
+        # Event.__init__ and Environment.schedule, written out: this is made for every plan and arrival.
         self.env = clock
         self.callbacks = [callback]
         self._value = None
         self._ok = True
-        clock.schedule(self, priority, time_ns - clock.now_ns)  # type: ignore[arg-type]
+        heappush(clock._queue, (time_ns, priority, next(clock._eid), self))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)

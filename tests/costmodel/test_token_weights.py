@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from costmodel.features import Feature, feature_values
 from costmodel.profile import load_profile
 from costmodel.shape import StepShape
-from costmodel.token_weights import Term, TokenWeightsModel, ValidRange
+from costmodel.token_weights import ROWS, Term, TokenWeightsModel, ValidRange
 
 PROFILE = load_profile("h100-llama-3.1-8b-bf16")
 MODEL = TokenWeightsModel(PROFILE.terms(), PROFILE.range())
@@ -91,5 +91,7 @@ def test_remembered_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TokenWeightsModel([Term(Feature("gemm_rows", 1), 1.0, "gemm")])
     for rows in range(2, 9):
         assert model.seconds(StepShape(((rows, 0),))) == rows - 1
-    (_, remembered) = model._hinged[0]
-    assert len(remembered) == 2
+    assert len(model._sums[ROWS]) == 2
+    for decodes in range(2, 9):
+        assert model.seconds(StepShape((), decodes, 0)) == decodes - 1
+    assert len(model._fixed_s) == 2
