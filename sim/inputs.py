@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_changes
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from workloads.max_tokens import resolve_max_tokens
 from workloads.prefix import PrefixChain
 from workloads.select import limit, scale_rate
 from workloads.synthetic import generate
-from workloads.trace import UNKNOWN, PrefixIds, Trace
+from workloads.trace import UNKNOWN, IntArray, PrefixIds, Trace
 
 NS_PER_S = 1_000_000_000
 
@@ -118,6 +118,15 @@ def with_initial(trace: Trace, scenario: Scenario) -> Trace:
     )
 
 
+def timeouts_ns(trace: Trace, spec: EngineSpec) -> IntArray | None:
+    """How long after its arrival each row gives up: the workload's word, else the engine's default. UNKNOWN: never."""
+    if spec.request_timeout_s is None:
+        return trace.timeout_ns
+    default_ns = to_ns(spec.request_timeout_s)
+    given = np.full(len(trace), UNKNOWN) if trace.timeout_ns is None else trace.timeout_ns
+    return np.where(given == UNKNOWN, default_ns, given)
+
+
 def prompt_content(ids: tuple[int, ...], group_tokens: int, prompt_tokens: int, block_tokens: int) -> Content:
     """Only full engine blocks inside the prompt are shared. Raises ScenarioError if groups are no whole blocks."""
     per_id, rest = divmod(group_tokens, block_tokens)
@@ -181,5 +190,9 @@ def _initial_group_tokens(scenario: Scenario, block_tokens: int) -> int:
     return block_tokens
 
 
+@overload
+def to_ns(seconds: float) -> int: ...
+@overload
+def to_ns(seconds: None) -> None: ...
 def to_ns(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * NS_PER_S)

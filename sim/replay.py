@@ -20,13 +20,18 @@ from costmodel.specs import device_spec, model_spec
 from costmodel.work import EQUAL_WORK, TokenWork
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
+from sim.core.front import FrontLimits
 from sim.core.request import Request
 from sim.core.spec import EngineSpec
 from sim.driver import Arrivals, Limits, Simulation
 from sim.engines import UNKNOWN_HARDWARE, Hardware
-from sim.inputs import prompt_content, set_up, to_ns, with_initial, workload
+from sim.hosting import with_host_pool
+from sim.inputs import prompt_content, set_up, timeouts_ns, to_ns, with_initial, workload
 from sim.kv.content import Content
 from sim.policies.admission import Conservative
+from sim.policies.files import file_sha256, is_file, without_folder
+from sim.policies.guarded import guarded
+from sim.policies.protocols import Policy
 from sim.policies.registry import REGISTRIES
 from sim.results.columns import EngineLog, RequestColumns
 from sim.results.run import EngineFacts, RunResult, Slo
@@ -41,8 +46,10 @@ def replay(
     """Run a scenario to its end (or its limits) and return the books.
 
     `max_stretch=1` plans every step by itself: slower, and the same result bit for bit (law 12).
-    Raises ScenarioError, UnknownName, workloads' TraceError, costmodel's ProfileError, OSError.
+    Raises ScenarioError, UnknownName, workloads' TraceError, costmodel's ProfileError, OSError, and PolicyBroke where a
+    policy that is not ours breaks its contract.
     """
+    scenario = with_code_hashes(scenario)
     profile = load_profile(scenario.cost.name) if isinstance(scenario.cost, ProfileConfig) else None
     cost, token_work = build_cost_model(scenario.cost), build_token_work(scenario.cost)
     spec = engine_spec(scenario, hardware_of(scenario.cost, profile))
@@ -59,6 +66,7 @@ def replay(
         requests=columns,
         arrivals=_arrivals(trace, core, first_row=len(scenario.initial.running)),
         limits=Limits(to_ns(scenario.max_sim_time_s), scenario.max_steps),
+        capacity_events=[(to_ns(each.at_s), each.blocks) for each in scenario.capacity_events],
         progress=progress,
     )
     try:
@@ -79,7 +87,7 @@ def replay(
         slo=Slo(**scenario.slo.model_dump()),
         outcome=outcome,
         initial_rows=len(scenario.initial.running),
-        notes=tuple(_notes(trace, spec, profile)),
+        notes=(*_notes(scenario, trace, spec, profile), *_policy_notes(core)),
         token_work=(token_work,),
     )
 
@@ -115,7 +123,7 @@ def _arrivals(trace: Trace, core: EngineCore, *, first_row: int) -> Arrivals:
         make_request=make_request,
         stop_after=trace.output_tokens.tolist(),
         queue_timeout_ns=column(trace.queue_timeout_ns),
-        timeout_ns=column(trace.timeout_ns),
+        timeout_ns=column(timeouts_ns(trace, core.spec)),
         cancel_after_ns=column(trace.cancel_after_ns),
     )
 
@@ -135,10 +143,14 @@ def _contents(trace: Trace, core: EngineCore) -> Callable[[int], Content | None]
 def hardware_of(cost: CostModelConfig, profile: Profile | None) -> Hardware:
     """What the cost model knows of its device and model. Raises ScenarioError."""
     if isinstance(cost, RooflineConfig):
-        return Hardware(_roofline_kv_tokens(cost), model_spec(cost.model).max_model_len)
+        model = model_spec(cost.model)
+        kv_bytes = model.kv_bytes_per_token(tensor_parallel=cost.tensor_parallel)
+        return Hardware(_roofline_kv_tokens(cost), model.max_model_len, kv_bytes)
     if profile is None:
         return UNKNOWN_HARDWARE
-    return Hardware(profile.pool.num_blocks * profile.pool.block_tokens, model_spec(profile.model).max_model_len)
+    model = profile.shapes()
+    kv_tokens = profile.kv_tokens or UNKNOWN_HARDWARE.kv_tokens
+    return Hardware(kv_tokens, model.max_model_len, model.kv_bytes_per_token())
 
 
 def _roofline_kv_tokens(cost: RooflineConfig) -> int:
@@ -151,15 +163,27 @@ def _roofline_kv_tokens(cost: RooflineConfig) -> int:
 
 
 def engine_spec(scenario: Scenario, hardware: Hardware) -> EngineSpec:
-    """The preset with the scenario's policies in place of its own. Raises UnknownName, ScenarioError."""
-    spec = scenario.engine.spec(hardware)
+    """The preset with the scenario's policies in place of its own, foreign ones under guard.
+
+    Raises UnknownName, ScenarioError.
+    """
+    try:
+        spec = scenario.engine.spec(hardware)
+    except ValueError as error:
+        raise ScenarioError(f"engine: {error}") from None
     for kind in type(scenario.policies).model_fields:
         choice: PolicyChoice | None = getattr(scenario.policies, kind)
         if choice is not None:
             if getattr(spec, kind) is None:
                 raise ScenarioError(f"policies.{kind}: the cache of {spec.name} has an order of its own")
             spec = with_changes(spec, **{kind: _policy(kind, choice, getattr(spec, kind), scenario.cost)})
-    return spec
+    if scenario.front is not None:
+        spec = with_changes(spec, front=FrontLimits(**scenario.front.model_dump()))
+    try:
+        spec = with_host_pool(spec, scenario.host_blocks, hardware)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    return guarded(spec)
 
 
 def _policy(kind: str, choice: PolicyChoice, replaced: object, cost: CostModelConfig) -> Any:
@@ -167,13 +191,27 @@ def _policy(kind: str, choice: PolicyChoice, replaced: object, cost: CostModelCo
     registry, parameters = REGISTRIES[kind], dict(choice.parameters)
     try:
         for name in registry.parameters(choice.name):
-            if name not in parameters and hasattr(replaced, name):
+            if name not in parameters and hasattr(replaced, name) and not callable(getattr(replaced, name)):
                 parameters[name] = getattr(replaced, name)
         if kind == "budget" and "weights" in parameters:
             parameters["weights"] = _weights(parameters["weights"], cost)
+        if "cost" in registry.parameters(choice.name):
+            parameters["cost"] = build_cost_model(cost)
+        if kind == "admission" and "inner" in registry.parameters(choice.name):
+            parameters["inner"] = _inner(parameters.get("inner"), replaced, cost)
         return registry.make(choice.name, **parameters)
     except ValueError as error:
         raise ScenarioError(f"policies.{kind}: {error}") from None
+
+
+def _inner(given: object, replaced: object, cost: CostModelConfig) -> Any:
+    """The policy that another one wraps: a name, a table of name and parameters, or the one replaced."""
+    if given is None:
+        return replaced
+    choice = PolicyChoice.model_validate({"name": given} if isinstance(given, str) else given)
+    if is_file(choice.name):
+        raise ValueError(f"inner must be a registered policy, got {choice.name!r}")
+    return _policy("admission", choice, replaced, cost)
 
 
 def _weights(name: object, cost: CostModelConfig) -> TokenWork:
@@ -188,9 +226,33 @@ def _weights(name: object, cost: CostModelConfig) -> TokenWork:
 # -- what the result says of itself
 
 
+def with_code_hashes(scenario: Scenario) -> Scenario:
+    """The scenario with the hash of each file that a policy comes from. Raises ScenarioError if one is not as given."""
+    policies = scenario.policies
+    for kind, choice in _policies_in_files(scenario).items():
+        try:
+            digest = file_sha256(choice.name)
+        except ValueError as error:
+            raise ScenarioError(f"policies.{kind}: {error}") from None
+        if choice.sha256 not in (None, digest):
+            name = without_folder(choice.name)
+            raise ScenarioError(
+                f"policies.{kind}: {name} has sha256 {digest}, the scenario was made for {choice.sha256}"
+            )
+        policies = policies.model_copy(update={kind: choice.model_copy(update={"sha256": digest})})
+    return scenario.model_copy(update={"policies": policies})
+
+
+def _policies_in_files(scenario: Scenario) -> dict[str, PolicyChoice]:
+    choices = {kind: getattr(scenario.policies, kind) for kind in type(scenario.policies).model_fields}
+    return {kind: choice for kind, choice in choices.items() if choice is not None and is_file(choice.name)}
+
+
 def describe(scenario: Scenario, trace: Trace) -> dict[str, Any]:
-    """The scenario as plain data, to be handed on: a trace by name and hash, not by path."""
+    """The scenario as plain data, to be handed on: traces and code by name and hash, not by path."""
     description = scenario.model_dump(mode="json")
+    for kind, choice in _policies_in_files(scenario).items():
+        description["policies"][kind]["name"] = without_folder(choice.name)
     if isinstance(scenario.workload, TraceFile):
         description["workload"]["path"] = Path(scenario.workload.path).name
         description["workload"]["sha256"] = trace.sha256
@@ -203,7 +265,7 @@ def _facts(core: EngineCore) -> EngineFacts:
     spec = core.spec
     return EngineFacts(
         name=spec.name,
-        total_blocks=core.store.total_blocks,
+        total_blocks=core.pool_blocks,
         block_tokens=core.block_tokens,
         max_running=spec.max_running,
         max_model_len=spec.max_model_len,
@@ -212,6 +274,7 @@ def _facts(core: EngineCore) -> EngineFacts:
         depth=spec.depth,
         peak_used_blocks=core.peak_used_blocks,
         evicted_blocks=core.store.evicted_blocks,
+        host_block_bytes=spec.host.block_bytes if spec.host.blocks else 0,
     )
 
 
@@ -221,11 +284,21 @@ def _cost_name(cost: CostModelConfig, profile: Profile | None) -> str:
     return f"roofline {cost.device} {cost.model}" if isinstance(cost, RooflineConfig) else cost.kind
 
 
-def _notes(trace: Trace, spec: EngineSpec, profile: Profile | None) -> list[str]:
+def _policy_notes(core: EngineCore) -> list[str]:
+    """What our own policies have to say; those of others are under guard and keep silent."""
+    policies = (core.order, core.admission, core.budget, core.preemption)
+    return [line for policy in policies if isinstance(policy, Policy) for line in policy.notes()]
+
+
+def _notes(scenario: Scenario, trace: Trace, spec: EngineSpec, profile: Profile | None) -> list[str]:
     """Assumptions that a reader of the figures should know of."""
     notes = list(trace.notes)
+    for kind, choice in _policies_in_files(scenario).items():
+        notes.append(f"{kind} policy from {without_folder(choice.name)}, sha256 {(choice.sha256 or '')[:16]}")
     if isinstance(spec.admission, Conservative) and any("from model_len" in note for note in notes):
         notes.append("memory is reserved for the longest answers that the model allows: see --max-tokens-from")
+    if spec.request_timeout_s is not None:
+        notes.append(f"requests without a deadline give up after {spec.request_timeout_s:g} s, as {spec.name} has it")
     if profile is not None:
         notes += [f"profile {profile.name}: {line}" for line in (*profile.assumed, *profile.derived)]
     return notes

@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
 
 from costmodel.config import CostModelConfig, ProfileConfig
+from sim.capacity import CapacityEvents
 from sim.engines import EngineConfig, VllmV1, engine_config
+from sim.policies.files import is_file
 from sim.policies.registry import UnknownName
 from workloads.config import Config, problems, wrong
 from workloads.formats import GenericColumns
@@ -25,6 +27,7 @@ DEFAULT_PROFILE = "h100-llama-3.1-8b-bf16"
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
 Target = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -179,7 +182,10 @@ class PolicyChoice(Config):
     """A policy in place of the preset's own."""
 
     name: str
+    """As `tokenwork list` shows it, or FILE.py:CLASS."""
     parameters: dict[str, Any] = Field(default={})
+    sha256: str | None = None
+    """Of FILE.py; other content is refused. Results fill it in."""
 
 
 Choice = Annotated[PolicyChoice, BeforeValidator(_choice)]
@@ -194,6 +200,19 @@ class Policies(Config):
     preemption: Choice | None = None
     eviction: Choice | None = None
     """For engines whose prefix cache is a tree."""
+
+
+class Front(Config):
+    """Limits on what may be inside the engine, for whoever arrives; None is no limit (`sim.core.front`)."""
+
+    max_in_flight: Count | None = None
+    """Requests that wait, run or are swapped (vLLM max_num_queued_reqs, TGI max_concurrent_requests)."""
+    max_waiting: Count | None = None
+    """Requests in the engine's own queue (SGLang max_queued_requests)."""
+    max_waiting_tokens: Count | None = None
+    """Their prompt tokens."""
+    overflow: Literal["reject", "queue"] = "reject"
+    """Whoever finds no room is refused at once, or waits outside."""
 
 
 class Targets(Config):
@@ -218,10 +237,16 @@ class Scenario(Config):
     initial: InitialState = InitialState()
     engine: Engine = VllmV1()
     policies: Policies = Policies()
+    front: Front | None = None
+    """In place of the preset's own; None keeps that."""
     cost: CostModelConfig = ProfileConfig(name=DEFAULT_PROFILE)
+    capacity_events: CapacityEvents = ()
+    """Memory that jitters, in order of time; a pair (at_s, blocks) will do."""
     slo: Targets = Targets()
     max_sim_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_steps: Annotated[int, Field(ge=1)] | None = None
+    host_blocks: Count | None = None
+    """Blocks of the host's memory for swapped KV, for preemption policies that swap; None = the preset's own."""
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -243,9 +268,10 @@ def make_scenario(description: dict[str, Any], *, place: str = "scenario") -> Sc
         raise ScenarioError(f"{place}: {error}") from None
 
 
-def read_scenario(path: Path) -> Scenario:
-    """A Scenario from a .toml or .json file. Relative trace paths count from the file's folder.
+def read_scenario(path: Path, *, allow_plugins: bool = False) -> Scenario:
+    """A Scenario from a .toml or .json file. Relative paths of traces and policies count from the file's folder.
 
+    `allow_plugins`: it may name policies in Python files, which are run.
     Raises ScenarioError, or OSError for a missing file.
     """
     text = path.read_text(encoding="utf-8")
@@ -258,4 +284,22 @@ def read_scenario(path: Path) -> Scenario:
     workload = description.get("workload")
     if isinstance(workload, dict) and isinstance(workload.get("path"), str):
         workload["path"] = str(path.parent / workload["path"])
-    return make_scenario(description, place=path.name)
+    scenario = make_scenario(description, place=path.name)
+    return _policies_beside(path, scenario, allow_plugins)
+
+
+def _policies_beside(path: Path, scenario: Scenario, allow_plugins: bool) -> Scenario:
+    """Policies in files, found from the scenario's folder, or refused."""
+    found: dict[str, PolicyChoice] = {}
+    for kind in Policies.model_fields:
+        choice: PolicyChoice | None = getattr(scenario.policies, kind)
+        if choice is None or not is_file(choice.name):
+            continue
+        if not allow_plugins:
+            raise ScenarioError(
+                f"{path.name}: policies.{kind}: {choice.name} is code, which a scenario file may run only with "
+                "--allow-plugins (read_scenario: allow_plugins=True)"
+            )
+        found[kind] = choice.model_copy(update={"name": str(path.parent / choice.name)})
+    policies = scenario.policies.model_copy(update=found)
+    return scenario.model_copy(update={"policies": policies}) if found else scenario

@@ -16,7 +16,7 @@ from typing import Protocol
 from costmodel.model import CostModel
 from sim.core.engine import EngineCore
 from sim.core.lifecycle import Event, State
-from sim.core.plan import BatchPlan, Decision, Verdict
+from sim.core.plan import ADMIT, BatchPlan, Decision, Verdict
 from sim.core.request import Request
 from sim.results.columns import EngineLog
 
@@ -78,8 +78,9 @@ class Server:
     def submit(self, request: Request, stop_after: int) -> None:
         core, log = self.core, self.log
         log.now_ns = self.clock.now_ns
-        log.requests.waiting_seen[request.row] = len(core.waiting)
-        if core.submit(request, stop_after=stop_after).verdict is Verdict.REJECT:
+        log.requests.waiting_seen[request.row] = core.num_waiting
+        decision = core.submit(request, stop_after=stop_after)
+        if decision.verdict is Verdict.REJECT:
             return
         if not self.flights:
             if self._tick is None:
@@ -87,7 +88,7 @@ class Server:
             return
         flight = self.flights[-1]
         if flight.plan.steps > 1:
-            why = core.why_ignored(request)
+            why = core.why_ignored(request) if decision is ADMIT else decision
             if why is None:
                 self._cut()
             elif flight.deferred is None:
@@ -112,7 +113,7 @@ class Server:
         self.core.resize(total_blocks)
         if self.flights:
             self._cut()
-        elif self._tick is None:
+        elif self._tick is None and not self.core.idle:
             self.start()
 
     def _coming_boundary(self, flight: Flight) -> tuple[int, int]:
@@ -249,7 +250,7 @@ class Server:
             committed = flight.plan.committed
             self.log.ran(flight.plan, flight.ends_ns[:committed], flight.deferred, committed - flight.deferred_from)
         core = self.core
-        for request in [*core.running, *core.waiting, *core.swapped]:
+        for request in [*core.running, *core.waiting, *core.swapped, *(core.front.outside if core.front else ())]:
             self.log.unfinished(request, core)
 
     def stall(self) -> str | None:

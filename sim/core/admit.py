@@ -45,8 +45,13 @@ def nothing_swapped(core: Drafting, draft: StepDraft) -> Decision | None:
     return OTHERS_ARE_SWAPPED if core.swapped else None
 
 
+def a_slot_is_free(core: Drafting, draft: StepDraft) -> Decision | None:
+    return NO_SLOT if len(core.running) >= core.spec.max_running else None
+
+
 def not_latched(core: Drafting, draft: StepDraft) -> Decision | None:
-    return LATCHED if core.latched else None
+    """With nobody decoding the latch holds nobody back (SGLang 0.5.23 `_get_new_batch_prefill_raw`)."""
+    return LATCHED if core.latched and core.cohort.size else None
 
 
 # -- tests: may this one start?
@@ -170,10 +175,18 @@ class Admit:
             for request in list(islice(core.waiting, self.max_scan)):
                 self._consider(core, draft, request)
         else:
-            while core.waiting and self._consider(core, draft, core.waiting.first()):
+            while (head := self._head(core, draft)) is not None and self._consider(core, draft, head):
                 pass
         if self.latches and draft.deferred is not None and draft.deferred.blocker is not Blocker.WORK:
             core.latched = bool(core.running)
+        if not core.waiting:
+            draft.deferred = None  # the last one has used up what there was
+
+    def _head(self, core: Drafting, draft: StepDraft) -> Request | None:
+        """Who is looked at next: victims of this very step come back to the queue behind the scan (vLLM V0)."""
+        if not draft.preempted:
+            return core.waiting.first() if core.waiting else None
+        return next((request for request in core.waiting if request not in draft.preempted), None)
 
     def _consider(self, core: Drafting, draft: StepDraft, request: Request) -> bool:
         """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
@@ -211,9 +224,13 @@ class Admit:
 
     def steady_steps(self, core: Drafting, plan: BatchPlan) -> int:
         """Guards, slots and what decodes leave of the budget stand still; for the rest the policies speak."""
-        if not core.waiting or core.latest_draft.blocked is None:
+        draft = core.latest_draft
+        if not core.waiting:
             return FOREVER
-        return min(core.admission.steady_steps(core, plan), core.order.steady_steps(core, plan))
+        if any(guard(core, draft) for guard in self.guards):
+            return FOREVER if draft.blocked is None else 1  # a latch that has just fallen: then it is the reason
+        steps = core.order.steady_steps(core, plan)
+        return steps if draft.blocked is None else min(steps, core.admission.steady_steps(core, plan))
 
     def why_ignored(self, core: Drafting, arrived: Request, draft: StepDraft) -> Decision | None:
         """Why a request just queued changes nothing in the stretch that came of a draft; None if it must be looked at.
@@ -223,6 +240,8 @@ class Admit:
         for guard in self.guards:
             if (why := guard(core, draft)) is not None:
                 return why
+        if self.latches:
+            return None  # the latch may fall
         stays_behind = self.misfit is not Misfit.IS_SKIPPED and not core.order.sorts
         if stays_behind and core.waiting.first() is not arrived:
             return None if core.budget.counts_queue else BEHIND

@@ -7,19 +7,12 @@ from collections.abc import Iterable
 from sim.core.drafting import Drafting
 from sim.core.events import Ran
 from sim.core.lifecycle import Event, State
-from sim.core.observer import Observer
 from sim.core.plan import BatchPlan
 from sim.core.request import Request
-from sim.core.spec import EngineSpec
 
 
 class Delivering(Drafting):
     """An engine whose plans run, step by step or many at once."""
-
-    def __init__(self, spec: EngineSpec, observer: Observer | None = None) -> None:
-        super().__init__(spec, observer)
-        self._marked: dict[Request, tuple[Event, str]] = {}
-        """Cancelled or timed out, but computed to the end (quirk LEAVERS_RUN_ON)."""
 
     def cut(self, plan: BatchPlan, steps: int) -> None:
         """The plan shall end after `steps` steps: something happened outside."""
@@ -97,10 +90,7 @@ class Delivering(Drafting):
         """Its last token is delivered. `early`: by its executor's word, before the promised end."""
         length = self._endings.by_length(request) and not early
         self._leave(request, over=not early)
-        event, reason = Event.FINISH, "length" if length else "stop"
-        if request in self._marked:
-            event, reason = self._marked.pop(request)
-        self._finalise(request, event, reason)
+        self._finalise(request, Event.FINISH, "length" if length else "stop")
 
     def _tell_ran(self, plan: BatchPlan, steps: int) -> None:
         shape, preempted = plan.shape, bool(plan.preempted)
@@ -109,7 +99,10 @@ class Delivering(Drafting):
     def _leave(self, request: Request, *, over: bool = False) -> None:
         """Take a live request out of wherever it is. `over`: its last token is delivered."""
         if request.state is State.QUEUED:
-            self.waiting.remove(request)
+            if self.front is not None and request in self.front.outside:
+                self.front.outside.remove(request)
+            else:
+                self.waiting.remove(request)
         elif request.state is State.SWAPPED:
             self.swapped.remove(request)
             self.host.release(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.core.events import Admitted, GaveWay, RoomMade
+from sim.core.events import Admitted, CameBack, GaveWay, RoomMade
 from sim.core.lifecycle import Event, after
 from sim.core.plan import Decision, Item, PreemptionMode, StepDraft
 from sim.core.request import Request
@@ -111,6 +111,8 @@ class Drafting(EngineState):
         """
         mode = self.preemption.mode(self, victim)
         lost_tokens, held = victim.computed_tokens, self.held_blocks(victim)
+        if not lost_tokens and mode is PreemptionMode.SWAP:
+            mode = PreemptionMode.RECOMPUTE  # it came in in this very step: there is nothing to move
         scheduled = self._unschedule(draft, victim)
         draft.preempted.append(victim)
         self._leave_running(victim, returns=mode is not PreemptionMode.FAIL, scheduled=scheduled)
@@ -151,11 +153,7 @@ class Drafting(EngineState):
         """Recompute: outputs stay, KV is gone, and it waits again."""
         victim.computed = victim.hit_tokens = 0
         victim.preemptions += 1
-        need = self.blocks(victim.known_tokens)
-        if need > self.pool_blocks and victim not in self._in_flight.ending:
-            self._finalise(
-                victim, Event.FAIL, "out of KV", f"needs {need} blocks to go on, the pool has {self.pool_blocks}"
-            )
+        if self._outgrown(victim):
             return
         victim.state = after(victim.state, Event.PREEMPT, victim.id)
         if self.spec.requeue == "front":
@@ -163,8 +161,19 @@ class Drafting(EngineState):
         else:
             self.waiting.push(victim)
 
+    def _outgrown(self, victim: Request) -> bool:
+        """Whether it needs more blocks to go on than there are, and so has ended."""
+        need = self.blocks(victim.known_tokens)
+        if need <= self.pool_blocks or victim in self._in_flight.ending:
+            return False
+        detail = f"needs {need} blocks to go on, the pool has {self.pool_blocks}"
+        self._finalise(victim, Event.FAIL, "out of KV", detail)
+        return True
+
     def _swap_out(self, draft: StepDraft, victim: Request, held_blocks: int) -> None:
         victim.preemptions += 1
+        if self._outgrown(victim):
+            return
         if held_blocks > self.host.free_blocks:
             detail = f"needs {held_blocks} blocks on the host, {self.host.free_blocks} are free"
             self._finalise(victim, Event.FAIL, "out of host memory", detail)
@@ -172,22 +181,30 @@ class Drafting(EngineState):
         victim.state = after(victim.state, Event.SWAP_OUT, victim.id)
         self.host.take(victim, held_blocks)
         self.swapped.push(victim)
-        draft.swapped_blocks += held_blocks
+        draft.swapped_out_blocks += held_blocks
 
-    def swap_in(self, draft: StepDraft, request: Request, *, to_front: bool = False) -> None:
+    def strand(self, draft: StepDraft, request: Request, decision: Decision) -> None:
+        """A swapped request can never come back and ends."""
+        self.swapped.remove(request)
+        self.host.release(request)
+        draft.rejected += 1
+        self._finalise(request, Event.FAIL, decision.reason, decision.detail)
+
+    def swap_in(self, draft: StepDraft, request: Request) -> None:
         """Bring a swapped request back into the running list; the caller has found the blocks to be there."""
         self.swapped.remove(request)
         held_blocks = self.host.release(request)
-        draft.swapped_blocks += held_blocks
+        draft.swapped_in.append(request)
+        draft.swapped_in_blocks += held_blocks
         self._enter_running(request, request.computed, Event.SWAP_IN)
-        if to_front:
-            self.rearrange([request, *(other for other in self.running if other is not request)])
         self.store.attach(request, NO_HIT)
         self.store.grow(request, held_blocks, request.computed // self.block_tokens)
         request.held_blocks = held_blocks
-        if request.uncomputed_tokens == self._prefill_tokens_out:
+        if self.would_decode(request):
             self._start_decoding(request)
         self.observer.swapped_in(request, held_blocks)
+        if self._listeners:
+            self._tell_all(CameBack(request, self.now_ns))
 
     def rearrange(self, requests: Sequence[Request]) -> None:
         """Put these running requests into this list order, behind the others."""

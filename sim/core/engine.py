@@ -15,16 +15,16 @@ the next plan is made before the last one is committed; by then all steps of tha
 from __future__ import annotations
 
 from costmodel.shape import StepShape
-from sim.core.admit import Admit
 from sim.core.cohort import FOREVER
 from sim.core.delivery import Delivering
 from sim.core.events import WentIdle
 from sim.core.lifecycle import Event
 from sim.core.observer import Observer
-from sim.core.passes import arranged, forwards
+from sim.core.passes import Admitting, arranged, forwards
 from sim.core.plan import ADMIT, BatchPlan, Decision, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
+from sim.core.swap import with_swap_in
 from sim.kv.content import Content
 
 
@@ -51,22 +51,23 @@ class EngineCore(Delivering):
         super().__init__(spec, observer)
         self.max_stretch = max_stretch
         """The most steps a plan may hold; 1 makes every step a plan of its own."""
-        self.passes = arranged(spec.passes, spec.budget.serve)
+        passes = arranged(spec.passes, spec.budget.serve)
+        self.passes = with_swap_in(passes) if self.preemption.may_swap else passes
         self.latest_draft = self._open_draft()
-        self._admits = [each for each in self.passes if isinstance(each, Admit)]
+        self._admits = [each for each in self.passes if isinstance(each, Admitting)]
         self._steady = [each.steady_steps for each in self.passes]
         self._turn = forwards(self.passes)
         self._forward = 0
         """Which of the turn's forwards comes next."""
         self._arrivals = 0
         self._plans = 0
-        self._shrink_by = 0
-        """Blocks that the pool has yet to lose."""
+        self._usable_blocks = self.store.total_blocks
+        """What the pool shall have; see `resize`."""
 
     # -- requests come and go
 
     def submit(self, request: Request, *, stop_after: int) -> Decision:
-        """Queue a request, or refuse what can never run; the decision says why.
+        """Queue a request, or refuse what can never run; the decision says why. DEFER: it waits outside (`Front`).
 
         `stop_after` is the executor's promise that the answer has exactly so many tokens (>= 1) unless max_tokens ends
         it before. It stays out of the policies' sight.
@@ -75,11 +76,16 @@ class EngineCore(Delivering):
         decision = fit_model_length(self.spec, request)
         if decision is ADMIT:
             decision = self.admission.feasible(self, request)
+        if decision is ADMIT and self.front is not None:
+            decision = self.front.receive(self, request)
         if decision.verdict is Verdict.REJECT:
             self._finalise(request, Event.REJECT, decision.reason, decision.detail)
             return decision
         self._endings.promise(request, stop_after)
-        self.waiting.push(request)
+        if decision is ADMIT:
+            self.waiting.push(request)
+        else:
+            self.observer.kept_out(request)
         return decision
 
     def _enrol(self, request: Request) -> None:
@@ -95,7 +101,8 @@ class EngineCore(Delivering):
 
         Also for timeouts and failures, by `event`. Call it at a step boundary, before that step is committed.
         """
-        if Quirk.LEAVERS_RUN_ON in self.spec.quirks and event is not Event.FAIL:
+        outside = self.front is not None and request in self.front.outside
+        if Quirk.LEAVERS_RUN_ON in self.spec.quirks and event is not Event.FAIL and not outside:
             self._marked.setdefault(request, (event, reason))
             return
         self._leave(request)
@@ -141,25 +148,23 @@ class EngineCore(Delivering):
         """The pool shall have so many usable blocks from the next step on (memory that jitters).
 
         It shrinks as far as it can: cached contents go first, then victims of the preemption policy; what nobody gives
-        up is taken as it comes free. Call it at a step boundary.
+        up is taken as it comes free.
         """
-        change = total_blocks - (self.store.total_blocks - self._shrink_by)
-        grow = max(0, change - self._shrink_by)
-        self._shrink_by = max(0, self._shrink_by - change)
-        self.store.resize(self.store.total_blocks + grow)
+        self._usable_blocks = total_blocks
+        self.pool_blocks = max(self.pool_blocks, total_blocks)
 
     def _follow_capacity(self, draft: StepDraft) -> None:
-        """Take out what the pool has to lose."""
-        while self._shrink_by > self.store.free_blocks and self.running:
-            newest = next(reversed(self.running))
-            victim = None if self.store.reclaim() else self.preemption.victim(self, newest, draft)
-            if victim is not None:
-                self.preempt(draft, victim)
-            elif self._shrink_by > self.store.free_blocks:
+        """Bring the pool to its new size, or as near to it as it gets."""
+        store = self.store
+        while store.total_blocks - self._usable_blocks > store.free_blocks:
+            if store.reclaim():
+                continue
+            newest = next(reversed(self.running), None)
+            victim = self.preemption.victim(self, newest, draft) if newest is not None else None
+            if victim is None:
                 break
-        blocks = min(self._shrink_by, self.store.free_blocks)
-        self._shrink_by -= blocks
-        self.store.resize(self.store.total_blocks - blocks)
+            self.preempt(draft, victim)
+        store.resize(max(self._usable_blocks, store.total_blocks - store.free_blocks))
 
     # -- planning
 
@@ -169,18 +174,34 @@ class EngineCore(Delivering):
         `now_ns`: the time, for policies that look at it.
 
         Applies what real engines apply while scheduling: blocks taken and evicted, victims freed, prefixes registered,
-        requests moved between queues. A step in which everybody lost his blocks is a plan without work.
+        requests moved between queues. A step in which everybody lost his blocks is a plan without work, and so is one
+        in which the head of the queue ended and those behind it have not been looked at.
         """
         self.now_ns = now_ns
         if self.spec.depth > 1:
             self._set_aside_ended()
+        if self.front is not None:
+            self._open_front()
         forward = self._forward
         plan = self._plan_from(forward)
         if plan is None and forward:  # the rest of a turn had nothing to run; a new turn may have
             plan = self._plan_from(0)
+        while plan is None and self._open_front():  # the whole queue was refused: the next may come in
+            plan = self._plan_from(0)
         if plan is None and not self.running:
             self._tell_all(WentIdle())
         return plan
+
+    def _open_front(self) -> bool:
+        """Let those who wait outside come in while there is room; whether anybody did."""
+        front, came_in = self.front, False
+        while front is not None and front.outside and front.blocks(self) is None:
+            request = front.outside.first()
+            front.outside.remove(request)
+            self.waiting.push(request)
+            self.observer.came_in(request)
+            came_in = True
+        return came_in
 
     def _open_draft(self) -> StepDraft:
         return StepDraft(self.budget.open(self), self.admission.open(self))
@@ -188,7 +209,7 @@ class EngineCore(Delivering):
     def _plan_from(self, forward: int) -> BatchPlan | None:
         """The first forward of the turn, from this one on, that has something to run."""
         self.latest_draft = draft = self._open_draft()
-        if self._shrink_by:
+        if self._usable_blocks != self.store.total_blocks:
             self._follow_capacity(draft)
         for number, (passes, run) in enumerate(self._turn[forward:], start=forward + 1):
             for apply in passes:
@@ -197,7 +218,8 @@ class EngineCore(Delivering):
                 self._forward = 0 if run.restart or number == len(self._turn) else number
                 return self._seal(draft, may_stretch=forward == self._forward == 0)
         self._forward = 0
-        return self._seal(draft, may_stretch=False) if draft.preempted else None
+        goes_on = draft.preempted or (draft.rejected and self.waiting)
+        return self._seal(draft, may_stretch=False) if goes_on else None
 
     def _set_aside_ended(self) -> None:
         """Depth 2: a request whose last token is in flight is not scheduled again if its length says so.
@@ -216,6 +238,8 @@ class EngineCore(Delivering):
         """
         if draft.to_take:
             self.take_promised(draft)
+        if self.front is not None and draft.deferred is None:
+            draft.deferred = self.front.blocks(self)
         cohort = self.cohort
         decode_step, context = cohort.step, cohort.context_tokens
         decodes = cohort.size if draft.all_decodes else 0
@@ -262,12 +286,15 @@ class EngineCore(Delivering):
         """How many steps this pure-decode plan stays the same if nothing happens outside.
 
         Beside this stand the preconditions of a stretch; tests/sim/core/test_stretch.py has one test for each. Every
-        running request decodes; nobody was preempted, rejected or is about to end; whoever waits is blocked by
-        something that only an event can change; the next ending, block shortage, and block that a waiting request
-        could hit are outside.
+        running request decodes; nobody was preempted, swapped in, rejected or is about to end; whoever waits, in the
+        queue or in front of it, is blocked by something that only an event can change; the next ending, block shortage,
+        and block that a waiting request could hit are outside.
         """
         cohort = self.cohort
-        if draft.preempted or draft.rejected or self._in_flight.ending or cohort.size != len(self.running):
+        disturbed = draft.preempted or draft.rejected or draft.swapped_in
+        if disturbed or self._in_flight.ending or cohort.size != len(self.running):
+            return 1
+        if self.front is not None and self.front.outside and self.front.blocks(self) is None:
             return 1
         steps = min(self._endings.next_step() - plan.decode_step, self.max_stretch)
         if steps > 1 and self.learners:

@@ -18,6 +18,14 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class CameBack:
+    """A swapped request has entered the running list again."""
+
+    request: Request
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class GaveWay:
     """A running request has lost its blocks."""
 
@@ -57,4 +65,4 @@ class WentIdle:
     """There was nothing to run."""
 
 
-PolicyEvent = Admitted | GaveWay | RoomMade | Ended | Ran | WentIdle
+PolicyEvent = Admitted | CameBack | GaveWay | RoomMade | Ended | Ran | WentIdle

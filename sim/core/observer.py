@@ -9,6 +9,12 @@ from sim.core.request import Request
 class Observer:
     """Called by the engine core as things happen; the caller knows the time. Override what you need."""
 
+    def kept_out(self, request: Request) -> None:
+        """It waits in front of the engine's own queue."""
+
+    def came_in(self, request: Request) -> None:
+        """It has come into the engine's queue from outside."""
+
     def admitted(self, request: Request) -> None:
         """It has entered the running list (again, if `request.preemptions`), with `request.hit_tokens` cached."""
 

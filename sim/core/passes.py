@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sim.core.cohort import FOREVER
 from sim.core.plan import StepDraft
 
 if TYPE_CHECKING:
     from sim.core.drafting import Drafting
-    from sim.core.plan import BatchPlan
+    from sim.core.plan import BatchPlan, Decision
     from sim.core.request import Request
 
 
 class Pass(Protocol):
     def apply(self, core: Drafting, draft: StepDraft, /) -> None: ...
     def steady_steps(self, core: Drafting, plan: BatchPlan, /) -> int: ...
+
+
+@runtime_checkable
+class Admitting(Pass, Protocol):
+    """A pass that lets waiting requests in, or makes room for them."""
+
+    def why_ignored(self, core: Drafting, arrived: Request, draft: StepDraft, /) -> Decision | None:
+        """Why a request just queued changes nothing in the stretch that came of a draft; None if it must be looked at."""
 
 
 class Run:
@@ -50,7 +58,8 @@ class Advance:
 
     Usually everything fits, and then nothing is walked: the decodes are one sum. Otherwise requests are walked one by
     one, and a victim may be one that this very step had served already. `decodes`, `prefills`: whom it serves.
-    `spare_blocks`: so many must be free for each decode, whether it needs one or not. `joins_prefills`: decode only
+    `spare_blocks`: so many must be free for each decode, whether it needs one or not; `spare_for_prefills`: also for
+    each prefill chunk that goes on in a block that its prompt does not fill. `joins_prefills`: decode only
     beside prefill chunks drafted before (a mixed step that would not run for decodes alone).
     """
 
@@ -61,17 +70,21 @@ class Advance:
         prefills: bool = True,
         after_self_preemption: AfterSelfPreemption = AfterSelfPreemption.END,
         spare_blocks: int = 0,
+        spare_for_prefills: bool = False,
         joins_prefills: bool = False,
     ) -> None:
         self.decodes = decodes
         self.prefills = prefills
         self.after_self_preemption = after_self_preemption
         self.spare_blocks = spare_blocks
+        self.spare_for_prefills = spare_for_prefills
         self.joins_prefills = joins_prefills
 
     def apply(self, core: Drafting, draft: StepDraft) -> None:
         if not core.running or (self.joins_prefills and not draft.items):
             return
+        if self.joins_prefills:
+            core.take_promised(draft)
         if core.learners or not self._all_fit(core, draft):
             self._walk(core, draft)
 
@@ -79,7 +92,9 @@ class Advance:
         """Schedule everybody at once if that is what a walk would come to; else leave the draft as it was."""
         cohort, meter = core.cohort, draft.meter
         decodes = cohort.size if self.decodes else 0
-        free = core.store.free_blocks - (cohort.next_blocks() + self.spare_blocks if decodes else 0)
+        free = core.store.free_blocks - (cohort.next_blocks() if decodes else 0)
+        if decodes or (self.spare_for_prefills and core.prefilling):
+            free -= self.spare_blocks
         if free < 0:
             return False
         chunks: list[tuple[Request, int, int]] = []
@@ -147,7 +162,8 @@ class Advance:
             if tokens is None:
                 continue
             blocks = core.blocks_to_add(request, tokens)
-            needed = max(blocks, self.spare_blocks) if decode else blocks
+            spare = decode or (self.spare_for_prefills and request.known_tokens % core.block_tokens)
+            needed = max(blocks, self.spare_blocks) if spare else blocks
             if needed > core.store.free_blocks and not self._make_room(core, draft, request, needed):
                 if request in core.running or self.after_self_preemption is AfterSelfPreemption.NEXT:
                     continue

@@ -104,7 +104,9 @@ class StepDraft:
         "refused",
         "rejected",
         "selected",
-        "swapped_blocks",
+        "swapped_in",
+        "swapped_in_blocks",
+        "swapped_out_blocks",
         "to_take",
     )
 
@@ -126,8 +128,11 @@ class StepDraft:
         """Whom it was said to; None where the answer is the same for everybody."""
         self.rejected = 0
         """Requests that ended in the scan."""
-        self.swapped_blocks = 0
-        """Moved between device and host before the forward, both ways together."""
+        self.swapped_in: list[Request] = []
+        """Brought back from the host in this step, in order."""
+        self.swapped_in_blocks = 0
+        self.swapped_out_blocks = 0
+        """Moved to the device and to the host before the forward."""
         self.selected: list[Request] = []
         """Who may take part in this step if there is work for him left (pass `Select`)."""
         self.to_take: list[tuple[Request, int, int]] = []
@@ -180,4 +185,5 @@ class BatchPlan:
         self.preempted = draft.preempted
         self.refused = draft.refused
         self.deferred = draft.deferred
-        self.swapped_blocks = draft.swapped_blocks
+        self.swapped_blocks = draft.swapped_in_blocks + draft.swapped_out_blocks
+        """Moved between device and host before the forward, both ways together."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from sim.core.front import FrontLimits
 from sim.kv.host import NO_HOST, HostSpec
 
 if TYPE_CHECKING:
@@ -62,4 +63,12 @@ class EngineSpec:
     """When the blocks of prefill chunks are taken: as each is scheduled, or when all have been."""
     depth: Literal[1, 2] = 1
     """Plans outstanding at most: 2 is asynchronous scheduling, where a step is planned while the one before runs."""
+    front: FrontLimits | None = None
+    """What may be inside at all; None: everybody who comes."""
+    request_timeout_s: float | None = None
+    """The deadline, from submission, of requests that the workload gives none; None: they wait for ever."""
     quirks: frozenset[Quirk] = frozenset()
+
+    def new_store(self) -> BlockStore:
+        """An empty pool."""
+        return self.store() if self.eviction is None else self.store(eviction=self.eviction)

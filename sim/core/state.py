@@ -11,6 +11,7 @@ from copy import deepcopy
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.endings import Endings
 from sim.core.events import Ended, PolicyEvent
+from sim.core.front import Front
 from sim.core.in_flight import InFlight
 from sim.core.lifecycle import Event, State, after
 from sim.core.observer import Observer
@@ -39,11 +40,12 @@ class EngineState:
             if type(policy).observe is not Policy.observe
         ]
         self.now_ns = 0
-        self.store = spec.store() if spec.eviction is None else spec.store(eviction=spec.eviction)
+        self.store = spec.new_store()
         self.host = HostPool(spec.host)
         self.block_tokens = self.store.block_tokens
         self.pool_blocks = self.store.total_blocks
-        """What the pool has when its capacity is not disturbed."""
+        """The most that the pool has had: what fits it may have to wait, what does not can never run."""
+        self.front = None if spec.front is None else Front(spec.front)
         self.waiting = self.order.queue()
         self.swapped = FifoQueue()
         self.running: dict[Request, None] = {}
@@ -65,6 +67,8 @@ class EngineState:
         self._decode_seq = 0
         """No decode stands behind this number in list order."""
         self._preemptions_since_token = 0
+        self._marked: dict[Request, tuple[Event, str]] = {}
+        """Cancelled or timed out, but computed until the engine is through with them (quirk LEAVERS_RUN_ON)."""
 
     # -- what policies may ask
 
@@ -79,6 +83,10 @@ class EngineState:
         return self.blocks(request.computed_tokens) if request.decoding else request.held_blocks
 
     @property
+    def free_slots(self) -> int:
+        return self.spec.max_running - len(self.running)
+
+    @property
     def used_blocks(self) -> int:
         return self.store.total_blocks - self.store.free_blocks
 
@@ -86,7 +94,12 @@ class EngineState:
 
     @property
     def idle(self) -> bool:
-        return not (self.running or self.waiting or self.swapped or self._in_flight.plans)
+        return not (self.running or self.num_waiting or self.swapped or self._in_flight.plans)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait to be admitted, in the engine's queue or outside it."""
+        return len(self.waiting) + (0 if self.front is None else len(self.front.outside))
 
     @property
     def committed_step(self) -> int:
@@ -118,8 +131,9 @@ class EngineState:
         return max(0, self.blocks(request.computed + tokens) - request.held_blocks)
 
     def would_decode(self, request: Request) -> bool:
-        """Whether a swapped request has nothing to compute but its newest token."""
-        return request.known_tokens - request.computed == self._prefill_tokens_out
+        """Whether a swapped request has nothing to compute but its newest output."""
+        done = request.computed
+        return done >= request.prompt_tokens and request.known_tokens - done == self._prefill_tokens_out
 
     # -- the one place for each change of state
 
@@ -184,6 +198,8 @@ class EngineState:
         self.observer.decoded(request, start, self._in_flight.owe(request, start, stop))
 
     def _finalise(self, request: Request, event: Event, reason: str, detail: str = "") -> None:
+        if request in self._marked:
+            event, reason = self._marked.pop(request)
         request.state = after(request.state, event, request.id)
         request.outputs -= self._in_flight.undelivered_tokens(request)
         self._in_flight.forget(request)

@@ -16,8 +16,6 @@ from sim.kv.store import BlockStore, CountingStore
 from sim.policies.registry import Registry
 from workloads.config import Config
 
-ENGINES = Registry("engine", "preset")
-
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
@@ -34,7 +32,8 @@ class Hardware:
 
     def host(self, blocks: int, block_tokens: int) -> HostSpec:
         """A pool of so many blocks on the host, at the other end of the link."""
-        return HostSpec(blocks, 1e9 * block_tokens * self.kv_bytes_per_token / self.host_link_bytes_per_s)
+        block_bytes = block_tokens * self.kv_bytes_per_token
+        return HostSpec(blocks, 1e9 * block_bytes / self.host_link_bytes_per_s, block_bytes)
 
 
 UNKNOWN_HARDWARE = Hardware(kv_tokens=1 << 20, max_model_len=1 << 17)
@@ -49,6 +48,9 @@ class EngineConfig(Config):
     @abstractmethod
     def spec(self, hardware: Hardware) -> EngineSpec:
         """The engine that these flags describe."""
+
+
+ENGINES = Registry("engine", "preset", base=EngineConfig)
 
 
 def block_store(total_blocks: int, block_tokens: int, *, prefix_caching: bool) -> Callable[..., BlockStore]:

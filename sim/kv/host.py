@@ -15,6 +15,8 @@ class HostSpec:
     """0: there is no swapping."""
     ns_per_block: float = 0.0
     """Time of moving one block over the link, either way; charged to the step that moves it."""
+    block_bytes: int = 0
+    """For reports."""
 
 
 NO_HOST = HostSpec()
@@ -24,6 +26,7 @@ class HostPool:
     """Blocks of swapped requests. A request moves as a whole."""
 
     def __init__(self, spec: HostSpec) -> None:
+        self.ns_per_block = spec.ns_per_block
         self.total_blocks = spec.blocks
         self.free_blocks = spec.blocks
         self._held: dict[Request, int] = {}

@@ -29,7 +29,7 @@ class Optimistic(AdmissionPolicy):
 
     def feasible(self, engine: EngineView, request: Request) -> Decision:
         """The prompt alone must fit the empty pool."""
-        need, total = engine.blocks(request.prompt_tokens), engine.store.total_blocks
+        need, total = engine.blocks(request.prompt_tokens), engine.pool_blocks
         if need > total:
             most = engine.blocks(engine.final_kv_tokens(request))
             return reject(
@@ -66,7 +66,7 @@ class Conservative(AdmissionPolicy):
 
     def feasible(self, engine: EngineView, request: Request) -> Decision:
         need = self.reservation(engine, request)
-        total = engine.store.total_blocks - self.margin_blocks
+        total = engine.pool_blocks - self.margin_blocks
         if need > total:
             prompt = engine.blocks(request.prompt_tokens)
             return reject(

@@ -129,9 +129,10 @@ class KindMeter:
         return True
 
     def grant(self, want: int, context: int, *, decode: bool, admitting: bool) -> int | None:
-        if decode:
-            return min(want, self.decodes_left, self.total_left)
-        return min(want, self.chunk_cap, self.prefill_left, self.total_left)
+        left = min(self.decodes_left if decode else self.prefill_left, self.total_left)
+        if left <= 0:
+            return None  # not even a chunk of nothing, for a prompt that was cached whole
+        return min(want, left) if decode else min(want, self.chunk_cap, left)
 
     def spend(self, tokens: int, context: int, *, decode: bool) -> None:
         self.total_left -= tokens

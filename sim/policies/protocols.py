@@ -8,7 +8,7 @@ works on its own copy of its policies.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sim.core.cohort import FOREVER
 from sim.core.plan import ADMIT, PreemptionMode
@@ -47,7 +47,15 @@ class EngineView(Protocol):
     @property
     def store(self) -> BlockStore: ...
     @property
+    def pool_blocks(self) -> int:
+        """What the pool has at its best (`store.total_blocks`: now); whoever needs more can never run."""
+
+    @property
     def host(self) -> HostPool: ...
+    @property
+    def free_slots(self) -> int:
+        """How many more requests may run, as far as sequence slots go."""
+
     @property
     def reserved_blocks(self) -> int:
         """Sum of `reserved_blocks` over running requests."""
@@ -69,6 +77,10 @@ class Policy:
 
     def observe(self, event: PolicyEvent, /) -> None:
         """Something has happened. The only place where a policy's own state may change."""
+
+    def notes(self) -> list[str]:
+        """After a run: what a reader of its figures must know, a line each."""
+        return []
 
 
 class OrderPolicy(Policy, ABC):
@@ -190,6 +202,9 @@ class BudgetPolicy(Policy, ABC):
 class PreemptionPolicy(Policy, ABC):
     """Who gives way when a running request's next block is not there, and what becomes of him."""
 
+    may_swap: bool = False
+    """Whether `mode` may be SWAP. Then the engine needs a host pool and brings back whom it has swapped."""
+
     @abstractmethod
     def victim(self, engine: EngineView, request: Request, draft: StepDraft, /) -> Request | None:
         """One of the running requests, maybe `request` itself; None: nobody, and it waits for this step."""
@@ -201,3 +216,31 @@ class PreemptionPolicy(Policy, ABC):
     def stay_first(self, requests: list[Request], /) -> list[Request]:
         """Survivors of a step that made room (pass `MakeRoom`), in the list order that they go on in."""
         return requests
+
+
+class Span(Protocol):
+    """Consecutive cached blocks that are accessed, kept and evicted as one."""
+
+    @property
+    def last_access(self) -> int:
+        """A logical time: larger is later, and no two accesses share one."""
+
+    @property
+    def priority(self) -> int:
+        """That of the most urgent request that has computed it. Smaller is more urgent."""
+
+    @property
+    def num_hits(self) -> int:
+        """Requests that have computed it or found it cached on their way."""
+
+    @property
+    def length(self) -> int:
+        """Blocks."""
+
+
+@runtime_checkable
+class EvictionPolicy(Protocol):
+    """Ranks the spans that nobody uses and nothing hangs on. Pure: equal spans, equal ranks."""
+
+    def rank(self, span: Span, /) -> tuple[float, ...]:
+        """The smallest goes first; on ties the one whose last access is longest ago."""

@@ -1,26 +1,38 @@
-"""Names for policies: one registry per kind, open to third parties by entry points `tokenwork.<kind>`."""
+"""Names for policies: one registry per kind, open to third parties by entry points and by files of their own.
+
+An entry point `NAME = "package.module:Class"` in the group `tokenwork.<kind>` adds a policy; one that cannot be loaded
+disables itself with a message on stderr. `path/to/mine.py:Class` is a name too (`sim.policies.files`).
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
-from importlib.metadata import entry_points
-from inspect import signature
-from typing import Any, TypeVar, get_type_hints
+from importlib import metadata
+from typing import Any, TypeVar
+
+from sim.policies.files import is_file, policy_class
+from sim.policies.parameters import checked, parameters_of
+from sim.policies.protocols import AdmissionPolicy, BudgetPolicy, EvictionPolicy, OrderPolicy, PreemptionPolicy
+from sim.policies.unknown import UnknownName
+
+__all__ = ["ADMISSION", "BUDGET", "EVICTION", "ORDER", "PREEMPTION", "REGISTRIES", "Registry", "UnknownName"]
 
 T = TypeVar("T")
 
 
-class UnknownName(ValueError):
-    """No such policy, or no such parameter; the message lists what there is."""
-
-
 class Registry:
-    """Makes policies of one kind by name. Duplicates raise; an unknown name or parameter lists what exists."""
+    """Makes policies of one kind by name. Duplicates raise; an unknown name or parameter lists what exists.
 
-    def __init__(self, kind: str, noun: str = "policy") -> None:
+    `base`: what a third party's class must derive from. `files`: whether a class in a file is a name too.
+    """
+
+    def __init__(self, kind: str, noun: str = "policy", *, base: type = object, files: bool = False) -> None:
         self.kind = kind
         self.what = f"{kind} {noun}"
+        self.base = base
+        self._files = files
         self._makers: dict[str, Callable[..., Any]] = {}
         self._plugins_loaded = False
 
@@ -39,25 +51,17 @@ class Registry:
 
     def parameters(self, name: str) -> list[str]:
         """What a policy can be given. Raises UnknownName."""
-        return list(signature(self.maker(name)).parameters)
+        return list(parameters_of(self.maker(name)))
 
     def make(self, name: str, **parameters: Any) -> Any:
         """Raises UnknownName for a name or parameter that does not exist, ValueError for a senseless value."""
         maker = self.maker(name)
-        accepted = signature(maker).parameters
-        for key in parameters:
-            if key not in accepted:
-                known = ", ".join(accepted) or "none"
-                raise UnknownName(f"{self.what} {name!r} has no parameter {key!r}: it has {known}")
-        for key, parameter in accepted.items():
-            if parameter.default is parameter.empty and key not in parameters:
-                raise UnknownName(f"{self.what} {name!r} needs {key}")
-        hints = get_type_hints(getattr(maker, "__init__", maker))
-        checked = {key: _checked(key, value, hints.get(key)) for key, value in parameters.items()}
-        return maker(**checked)
+        return maker(**checked(maker, f"{self.what} {name!r}", parameters))
 
     def maker(self, name: str) -> Callable[..., Any]:
-        """The class behind a name. Raises UnknownName."""
+        """The class behind a name, or in a file. Raises UnknownName."""
+        if self._files and is_file(name):
+            return policy_class(name, self.base)
         if name not in self._makers:
             self._load_plugins()
         if name not in self._makers:
@@ -70,26 +74,20 @@ class Registry:
         if self._plugins_loaded:
             return
         self._plugins_loaded = True
-        for entry in entry_points(group=f"tokenwork.{self.kind}"):
-            self.register(entry.name)(entry.load())
+        for entry in sorted(metadata.entry_points(group=f"tokenwork.{self.kind}"), key=lambda entry: entry.name):
+            try:
+                cls = entry.load()
+                if not (isinstance(cls, type) and issubclass(cls, self.base)):
+                    raise TypeError(f"{entry.value} is no {self.base.__name__}")
+                self.register(entry.name)(cls)
+            except (Exception, SystemExit) as error:
+                why = f"{type(error).__name__}: {error}"
+                print(f"tokenwork: {self.what} {entry.name!r} of a plug-in is disabled: {why}", file=sys.stderr)
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """A parameter as its type wants it. Raises ValueError."""
-    if hint is bool and not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
-    if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    if hint is float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name} must be a number, got {value!r}")
-        return float(value)
-    return value
-
-
-ORDER = Registry("order")
-ADMISSION = Registry("admission")
-BUDGET = Registry("budget")
-PREEMPTION = Registry("preemption")
-EVICTION = Registry("eviction")
+ORDER = Registry("order", base=OrderPolicy, files=True)
+ADMISSION = Registry("admission", base=AdmissionPolicy, files=True)
+BUDGET = Registry("budget", base=BudgetPolicy, files=True)
+PREEMPTION = Registry("preemption", base=PreemptionPolicy, files=True)
+EVICTION = Registry("eviction", base=EvictionPolicy, files=True)
 REGISTRIES = {registry.kind: registry for registry in (ORDER, ADMISSION, BUDGET, PREEMPTION, EVICTION)}

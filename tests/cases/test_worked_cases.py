@@ -18,7 +18,9 @@ from sim.core.request import Request
 from sim.engines import UNKNOWN_HARDWARE, Reference
 from sim.kv.content import Content
 from sim.results.columns import STATES
+from sim.results.metrics import compute
 from sim.results.run import RunResult
+from sim.results.summary import never_served
 from sim.results.tokens import expand
 
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -168,6 +170,18 @@ def test_a12_optimistic_pays_with_preemptions() -> None:
     assert sum(count > 0 for count in run.requests.preemptions) == 42
 
 
+def test_a12_profiled_reserves_what_is_predicted() -> None:
+    """18 blocks each for 160 + 127 entries: 55; nobody is preempted, and when lengths are known 58 run."""
+    choice = {"name": "profiled", "parameters": {"estimate": 128}}
+    first = replay(scenario("A12", policies={"admission": choice}, max_steps=1))
+    assert list(first.logs[0].steps.running) == [55]
+    assert list(first.logs[0].steps.reserved_blocks) == [55 * 18]
+    whole = replay(scenario("A12", policies={"admission": choice}))
+    assert all(STATES[state].value == "finished" for state in whole.requests.state)
+    assert sum(whole.requests.preemptions) == 0
+    assert whole.logs[0].steps.running.max() == 58
+
+
 @pytest.mark.parametrize(
     ("block_tokens", "prompt", "outputs", "held"),
     [
@@ -294,6 +308,34 @@ def test_c4_prompt_and_output_against_max_model_len(
         else:
             assert decision is ADMIT
             assert request.max_tokens == expected
+
+
+def test_c7_a_full_front_door_refuses_at_once_and_counts_it() -> None:
+    run = replay(scenario("C7"))
+    states = [STATES[state].value for state in run.requests.state]
+    assert states == ["finished"] * 128 + ["rejected"] * 372
+    assert set(run.requests.end_ns[128:]) == {0}
+    assert set(run.requests.reason.values()) == {"length", "queue full: max_in_flight"}
+    assert run.requests.detail[499] == "128 inside, max_in_flight is 128"
+    metrics = compute(run)
+    assert metrics.value("admission_ratio") == 0.256
+    assert metrics.value("slo_met_offered_ratio") == 0.256
+    assert metrics.value("slo_met_finished_ratio") == 1.0
+    assert metrics["p99_ttft_s"].n == 128
+    assert metrics.value("p99_ttft_s") == pytest.approx(0.01)
+    assert never_served(metrics) == "P99 TTFT of offered: inf (74.4 % were never served)"
+
+
+def test_c7_with_overflow_queue_everybody_gets_in() -> None:
+    run = replay(scenario("C7", front={"overflow": "queue"}))
+    assert all(STATES[state].value == "finished" for state in run.requests.state)
+    waited = np.asarray(run.requests.admitted_ns) > 0
+    assert waited.sum() == 372
+    # Two steps each: the last 116 come in after three rounds of 128.
+    assert [int(each) // MS for each in np.unique(run.requests.admitted_ns)] == [0, 20, 40, 60]
+    metrics = compute(run)
+    assert metrics.value("admission_ratio") == 1.0
+    assert metrics.value("queue_policy_s") == pytest.approx(0.02 * 128 + 0.04 * 128 + 0.06 * 116)
 
 
 def with_a_decoder(case: str, arrival_s: float, **changes: Any) -> RunResult:

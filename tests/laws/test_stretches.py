@@ -10,6 +10,8 @@ import pytest
 
 from sim.core.spec import EngineSpec
 from sim.engines import UNKNOWN_HARDWARE, Reference, StaticBatch, Textbook, VllmV1
+from sim.engines.mini_runtime import MiniRuntime
+from sim.engines.vllm_v0 import VllmV0
 from tests.laws.worlds import STEP_NS, Row, World, run
 
 BLOCK = 16
@@ -34,6 +36,14 @@ def rows(count: int, *, every_steps: float, prompt: int, output: int, timeout: i
 def vllm(**flags: Any) -> EngineSpec:
     config = VllmV1(**{"async_scheduling": False, "enable_prefix_caching": False, "max_model_len": 8192, **flags})
     return config.spec(UNKNOWN_HARDWARE)
+
+
+def vllm_v0(**flags: Any) -> EngineSpec:
+    return VllmV0(**{"max_model_len": 8192, "enable_chunked_prefill": False, **flags}).spec(UNKNOWN_HARDWARE)
+
+
+def mini_runtime(**flags: Any) -> EngineSpec:
+    return MiniRuntime(**flags).spec(UNKNOWN_HARDWARE)
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,17 @@ LOADS = {
     "busy, no slots": Load(lambda: vllm(max_num_seqs=8), BUSY, 0.9, 3.4),
     "burst, no slots": Load(lambda: vllm(max_num_seqs=8), BURST, 0.92, 2.8),
     "burst, no blocks": Load(lambda: vllm(num_gpu_blocks_override=200), BURST, 0.72, 5.3),
+    "quiet, vllm-v0": Load(vllm_v0, QUIET, 0.98, 4.2),
+    "quiet, vllm-v0 chunked": Load(lambda: vllm_v0(enable_chunked_prefill=True), QUIET, 0.98, 4.5),
+    "busy, vllm-v0": Load(vllm_v0, BUSY, 0.42, 4.8),
+    "burst, vllm-v0 no blocks": Load(lambda: vllm_v0(num_gpu_blocks_override=200), BURST, 0.72, 5.4),
+    "burst, vllm-v0 swap": Load(lambda: vllm_v0(num_gpu_blocks_override=200, preemption_mode="swap"), BURST, 0.7, 5.8),
+    "burst, vllm-v0 priority": Load(
+        lambda: vllm_v0(num_gpu_blocks_override=200, scheduling_policy="priority"), BURST, 0.72, 5.4
+    ),
+    "quiet, mini-runtime": Load(mini_runtime, QUIET, 0.98, 5.0),
+    "burst, mini-runtime, no slots": Load(lambda: mini_runtime(max_batch_size=8), BURST, 0.91, 3.4),
+    "burst, mini-runtime, no blocks": Load(lambda: mini_runtime(max_batch_size=64, num_blocks=200), BURST, 0.79, 1.7),
     "burst, static batch": Load(lambda: StaticBatch(slots=20).spec(UNKNOWN_HARDWARE), BURST, 0.92, 1.8),
 }
 

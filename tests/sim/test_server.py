@@ -128,7 +128,7 @@ def test_the_blocker_is_kept_where_no_plan_comes_out() -> None:
     log = result.logs[0]
     # 'a' is planned at 0; 'b' is first looked at when step 3 is planned, and waits for the slot until the end of 'a'.
     from sim.core.plan import Blocker
-    from sim.results.columns import BLOCKERS
+    from sim.results.journal import BLOCKERS
 
     history = list(zip(log.blocked_since_ns, [BLOCKERS[code] for code in log.blocked_by], strict=True))
     assert history == [(0, Blocker.NOTHING), (10 * MS, Blocker.SLOTS), (50 * MS, Blocker.NOTHING)]
