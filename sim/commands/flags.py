@@ -43,7 +43,7 @@ def _switches() -> set[str]:
         name.replace("_", "-")
         for preset in ENGINES.names()
         for name, field in _config(preset).model_fields.items()
-        if field.annotation is bool
+        if field.annotation in (bool, bool | None)
     }
 
 

@@ -1,19 +1,24 @@
-"""`tokenwork list`: what can be chosen by name, with parameters and defaults."""
+"""`tokenwork list`: what can be chosen by name, with parameters, their types and defaults."""
 
 from __future__ import annotations
 
-from inspect import Parameter, getdoc, signature
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from inspect import Parameter, getdoc
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.profile import profile_names
+from costmodel.work import EQUAL_WORK
 from sim.commands.errors import wrong_use
 from sim.engines import ENGINES
 from sim.policies import all_policies
+from sim.policies.parameters import parameters_of, type_words, types_of
 from sim.policies.registry import Registry
 from workloads.bundled import bundled_names
 from workloads.formats import format_names
+
+UNLIMITED = 1 << 60
 
 
 def list_(
@@ -37,21 +42,33 @@ def list_(
 
 def _print_registry(registry: Registry, verbose: bool) -> None:
     for name in registry.names():
-        maker = registry.maker(name)
         if not verbose:
             print(f"  {name}")
             continue
+        maker = registry.maker(name)
         summary = (getdoc(maker) or "").split("\n\n")[0].replace("\n", " ")
         print(f"  {name}: {summary}")
-        for parameter in signature(maker).parameters.values():
-            if parameter.kind is not Parameter.VAR_KEYWORD:
-                print(f"    {_parameter(registry.kind, parameter)}")
+        for line in _parameters(maker, flags=registry is ENGINES):
+            print(f"    {line}")
 
 
-def _parameter(kind: str, parameter: Parameter) -> str:
-    name = "--" + parameter.name.replace("_", "-") if kind == "engine" else parameter.name
-    if parameter.default is Parameter.empty:
-        return f"{name} (required)"
-    default = parameter.default
-    shown = "unlimited" if isinstance(default, int | float) and default >= 1 << 60 else default
-    return f"{name} = {shown if isinstance(shown, int | float | str | None) else 'equal'}"
+def _parameters(maker: Callable[..., Any], *, flags: bool) -> Iterator[str]:
+    """`watermark_blocks: int = 0`, one line each; an engine's are flags, `--max-num-seqs: int = 1024`."""
+    types = types_of(maker)
+    for name, parameter in parameters_of(maker).items():
+        wanted = parameter.annotation if flags else types.get(name, Parameter.empty)
+        declared = "" if wanted is Parameter.empty else f": {type_words(wanted)}"
+        shown = "--" + name.replace("_", "-") if flags else name
+        yield f"{shown}{declared}{_default(parameter.default)}"
+
+
+def _default(default: object) -> str:
+    if default is Parameter.empty:
+        return " (required)"
+    if isinstance(default, int | float) and default >= UNLIMITED:
+        return " = unlimited"
+    if isinstance(default, bool) or default is None:
+        return f" = {str(default).lower()}"
+    if default is EQUAL_WORK:
+        return " = equal"
+    return f" = {default}" if isinstance(default, int | float | str) else " = its own"

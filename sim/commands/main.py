@@ -18,6 +18,7 @@ from sim.commands.errors import Failure
 
 COMMANDS = {
     "replay": "sim.commands.replay:replay",
+    "explain": "sim.commands.explain:explain",
     "conformance": "sim.commands.conformance:conformance",
     "textbook": "sim.commands.textbook:textbook",
     "list": "sim.commands.list:list_",
@@ -117,13 +118,14 @@ def _report(error: Exception) -> int:
 
 def _status(error: Exception) -> int | None:
     from costmodel.profile import ProfileError
+    from sim.policies.guard import PolicyBroke
     from sim.policies.registry import UnknownName
     from sim.scenario import ScenarioError
     from workloads.formats import TraceError
 
     if isinstance(error, Failure):
         return error.status
-    if isinstance(error, TraceError):
+    if isinstance(error, TraceError | PolicyBroke):
         return 1
     if isinstance(error, ScenarioError | UnknownName | ProfileError | OSError):
         return 2

@@ -31,11 +31,23 @@ def replay(
     cost: Annotated[
         str | None, typer.Option(help='Another cost model as JSON: {"kind": "linear", "a_s": 0.01, ...}.')
     ] = None,
-    order: Annotated[str | None, typer.Option(help="Order policy: NAME[:parameter=value...].")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="Order policy: NAME or FILE.py:CLASS, then [:parameter=value...].")
+    ] = None,
     admission: Annotated[str | None, typer.Option(help="Admission policy.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget policy.")] = None,
     preemption: Annotated[str | None, typer.Option(help="Preemption policy.")] = None,
     eviction: Annotated[str | None, typer.Option(help="Eviction policy of a tree cache.")] = None,
+    max_in_flight: Annotated[
+        int | None, typer.Option(help="Requests inside the engine at most: waiting, running, swapped.")
+    ] = None,
+    max_waiting: Annotated[int | None, typer.Option(help="Of these, waiting ones at most.")] = None,
+    max_waiting_tokens: Annotated[int | None, typer.Option(help="Their prompt tokens at most.")] = None,
+    overflow: Annotated[str | None, typer.Option(help="Who finds no room: reject | queue (outside).")] = None,
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Let the --scenario file run policies from Python files.")
+    ] = False,
+    host_blocks: Annotated[int | None, typer.Option(help="Blocks on the host, for policies that swap.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N arrivals.")] = None,
     rate_scale: Annotated[float | None, typer.Option(help="Divide arrival gaps by this.")] = None,
     max_tokens_from: Annotated[
@@ -46,6 +58,9 @@ def replay(
     columns: Annotated[str | None, typer.Option(help="Columns of a generic trace as JSON.")] = None,
     on_bad_row: Annotated[str | None, typer.Option(help="error | skip.")] = None,
     sort: Annotated[bool, typer.Option("--sort", help="Sort rows that are out of order.")] = False,
+    capacity_events: Annotated[
+        str | None, typer.Option(help="Usable blocks from when on: '[[10, 500], [20, 1000]]', or a JSON file of that.")
+    ] = None,
     max_sim_time: Annotated[float | None, typer.Option(help="Stop at this simulated second.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop after so many engine steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="For what is drawn at random.")] = None,
@@ -58,7 +73,7 @@ def replay(
     """Replay a trace. Example: tokenwork replay chat-1k --max-num-seqs 128 --slo ttft=2 --out report"""
     if out is not None:
         _check_out(out, force)
-    description = _base(scenario)
+    description = _base(scenario, allow_plugins)
     reading = {"format": format, "columns": _json("--columns", columns), "on_bad_row": on_bad_row, "sort": sort or None}
     if trace is not None:
         description["workload"] = _workload(trace, reading)
@@ -66,14 +81,19 @@ def replay(
         description.setdefault("workload", {}).update(_given(reading))
     description |= _given(
         {
+            "host_blocks": host_blocks,
             "limit": limit,
             "rate_scale": rate_scale,
             "max_tokens_from": max_tokens_from,
+            "capacity_events": _json_or_file("--capacity-events", capacity_events),
             "max_sim_time_s": max_sim_time,
             "max_steps": max_steps,
             "seed": seed,
         }
     )
+    front = {"max_in_flight": max_in_flight, "max_waiting": max_waiting, "max_waiting_tokens": max_waiting_tokens}
+    if given := _given({**front, "overflow": overflow}):
+        description["front"] = {**(description.get("front") or {}), **given}
     _choose_cost(description, profile, cost)
     _choose_engine(description, engine, engine_flag or [])
     policies = {"order": order, "admission": admission, "budget": budget, "preemption": preemption}
@@ -119,8 +139,10 @@ def _run(scenario: Scenario, out: Path | None) -> int:
     return 130 if result.outcome.stopped == INTERRUPTED else 0
 
 
-def _base(path: Path | None) -> dict[str, Any]:
-    return {} if path is None else read_scenario(path).model_dump(mode="json", exclude_unset=True)
+def _base(path: Path | None, allow_plugins: bool) -> dict[str, Any]:
+    if path is None:
+        return {}
+    return read_scenario(path, allow_plugins=allow_plugins).model_dump(mode="json", exclude_unset=True)
 
 
 def _workload(trace: str, reading: dict[str, Any]) -> dict[str, Any]:
@@ -149,8 +171,10 @@ def _choose_engine(description: dict[str, Any], engine: str | None, arguments: l
 
 
 def _policy(kind: str, text: str) -> dict[str, Any]:
-    """`optimistic:watermark_blocks=3` -> its name and parameters; values are JSON where they can be."""
-    name, *pairs = text.split(":")
+    """`optimistic:watermark_blocks=3` or `./mine.py:Mine:alpha=1` -> name and parameters (JSON where they can be)."""
+    file, in_file, rest = text.rpartition(".py:")
+    name, *pairs = (rest if in_file else text).split(":")
+    name = file + in_file + name
     parameters = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -182,6 +206,13 @@ def _json(option: str, text: str | None) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise wrong_use(f"{option}: not JSON: {error}") from None
+
+
+def _json_or_file(option: str, text: str | None) -> Any:
+    """Text that begins like a list is one, any other is the name of a file."""
+    if text is None or text.lstrip().startswith("["):
+        return _json(option, text)
+    return _json(f"{option} {text}", Path(text).read_text(encoding="utf-8"))
 
 
 def _value(text: str) -> Any:

@@ -8,7 +8,8 @@ import numpy as np
 
 from sim.core.plan import Blocker
 from sim.results.arrays import BoolArray, IntArray, view
-from sim.results.columns import BLOCKERS, EngineLog
+from sim.results.columns import EngineLog
+from sim.results.journal import BLOCKERS
 
 WAITED_FOR = (Blocker.BLOCKS, Blocker.WORK, Blocker.SLOTS, Blocker.POLICY, Blocker.STEP)
 """In the order of reports. While no blocker is on record, who waits does so for the step in progress."""

@@ -162,6 +162,11 @@ def _recomputed_tokens(m: Measured) -> int:
     return int(view(m.result.requests.lost_tokens).sum() - view(m.result.requests.rehit_tokens).sum())
 
 
+def _swapped_blocks(plans: Plans) -> int:
+    """Moved over the host link, both ways together."""
+    return int(plans.column("swapped_blocks").sum())
+
+
 def _computed_tokens(m: Measured) -> float:
     return sum(p.sum_over_steps(p.column("decode_requests") + p.column("prefill_tokens")) for p in m.plans)
 
@@ -230,6 +235,12 @@ SINGLES: tuple[Single, ...] = (
     Single("recomputed_tokens", "tokens", "lower", "offered", _recomputed_tokens),
     Single("recomputed_ratio", "ratio", "lower", "offered",
            lambda m: _ratio(_recomputed_tokens(m), _computed_tokens(m), "n=0: no step ran")),
+    Single("num_swaps", "preemptions", "lower", "offered",
+           lambda m: sum(log.journal.num_swap_outs() for log in m.result.logs)),
+    Single("swapped_blocks", "blocks", "lower", None,
+           lambda m: sum(_swapped_blocks(plans) for plans in m.plans)),
+    Single("swapped_bytes", "bytes", "lower", None,
+           lambda m: sum(_swapped_blocks(plans) * plans.facts.host_block_bytes for plans in m.plans)),
     # the pool
     Single("mean_kv_used_ratio", "ratio", None, None, lambda m: _over_time(m, lambda p: p.used_blocks, _blocks(m))),
     Single("max_kv_used_ratio", "ratio", None, None,

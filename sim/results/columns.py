@@ -19,17 +19,16 @@ from sim.core.lifecycle import State
 from sim.core.observer import Observer
 from sim.core.plan import BatchPlan, Blocker, Decision, PreemptionMode
 from sim.core.request import Request
+from sim.results.journal import BLOCKER_CODES, NOBODY, Journal
 
 IntArray = NDArray[np.int64]
 
 STATES = tuple(State)
 STATE_CODES = {state: code for code, state in enumerate(STATES)}
-BLOCKERS = tuple(Blocker)
-BLOCKER_CODES = {blocker: code for code, blocker in enumerate(BLOCKERS)}
-
-NOBODY = BLOCKER_CODES[Blocker.NOTHING]
 NEVER = -1
 """In a time column: it has not happened."""
+NOT_YET = (1 << 63) - 1
+"""In `came_in_ns`: it waits outside, or did when it ended."""
 
 
 def _column(rows: int, value: int = NEVER) -> array[int]:
@@ -43,6 +42,8 @@ class RequestColumns:
         self.engine = _column(rows)
         """Index of the engine it went to."""
         self.state = _column(rows, STATE_CODES[State.QUEUED])
+        self.came_in_ns = _column(rows)
+        """When it came into its engine's queue from outside; NEVER if it was in it from arrival on."""
         self.admitted_ns = _column(rows)
         """First admission."""
         self.end_ns = _column(rows)
@@ -92,6 +93,8 @@ class StepColumns:
     """Usable ones: fewer than usual while memory is short."""
     swapped_blocks: IntArray
     """Moved over the host link before the first step."""
+    evicted_blocks: IntArray
+    """Cached blocks that have lost their contents so far."""
 
     NAMES = tuple(name for name in __annotations__)
 
@@ -138,6 +141,7 @@ class EngineLog(Observer):
         self.requests = requests
         self.steps = StepColumns()
         self.segments = Segments()
+        self.journal = Journal()
         self.decode_ends_ns = array("q")
         """End of each cohort step that has run."""
         self.blocked_since_ns = array("q", [0])
@@ -145,10 +149,18 @@ class EngineLog(Observer):
         """What the head of the queue waits for, from each time on: a step function."""
         self.deferrals: Counter[str] = Counter()
         """Scheduling steps that left somebody waiting, by reason."""
+        self._blocked_why: Decision | None = None
+        self._blocked_head: Request | None = None
         self._preempted_ns: dict[int, int] = {}
         """Rows waiting after a preemption, and since when."""
 
     # -- from the core
+
+    def kept_out(self, request: Request) -> None:
+        self.requests.came_in_ns[request.row] = NOT_YET
+
+    def came_in(self, request: Request) -> None:
+        self.requests.came_in_ns[request.row] = self.now_ns
 
     def admitted(self, request: Request) -> None:
         columns, row = self.requests, request.row
@@ -156,6 +168,7 @@ class EngineLog(Observer):
             columns.admitted_ns[row] = self.now_ns
         else:
             columns.rehit_tokens[row] += request.hit_tokens
+            self.journal.readmitted(self.now_ns, row, request.hit_tokens)
         columns.hit_tokens[row] += request.hit_tokens
         self._requeue_over(row)
 
@@ -170,8 +183,10 @@ class EngineLog(Observer):
         self.requests.preemptions[request.row] += 1
         self.requests.lost_tokens[request.row] += lost_tokens
         self._preempted_ns[request.row] = self.now_ns
+        self.journal.preempted(self.now_ns, request.row, mode, asker, lost_tokens)
 
     def swapped_in(self, request: Request, blocks: int) -> None:
+        self.journal.swapped_in(self.now_ns, request.row, blocks)
         self._requeue_over(request.row)
 
     def _requeue_over(self, row: int) -> None:
@@ -218,20 +233,28 @@ class EngineLog(Observer):
                 tokens,
                 pairs2,
                 len(core.running),
-                len(core.waiting),
+                core.num_waiting,
                 store.total_blocks - store.free_blocks,
                 store.cached_blocks,
                 core.reserved_blocks,
                 len(plan.preempted),
                 store.total_blocks,
                 plan.swapped_blocks,
+                store.evicted_blocks,
             )
         )
         if plan.deferred is not None or self.blocked_by[-1] != NOBODY:
-            self.blocked(self.now_ns, plan.deferred)
+            self.blocked(self.now_ns, plan.deferred, core.latest_draft.blocked)
 
-    def blocked(self, since_ns: int, by: Decision | None) -> None:
-        """From `since_ns` on the head of the queue waits for this (None: nobody waits, or nobody has looked yet)."""
+    def blocked(self, since_ns: int, by: Decision | None, head: Request | None = None) -> None:
+        """From `since_ns` on the head of the queue waits for this (None: nobody waits, or nobody has looked yet).
+
+        `head`: whom the scan ended with; None where the answer is the same for everybody.
+        """
+        if by is self._blocked_why and head is self._blocked_head:
+            return
+        self._blocked_why, self._blocked_head = by, head
+        self.journal.blocked(since_ns, by, head)
         code = BLOCKER_CODES[by.blocker] if by is not None else NOBODY
         if code != self.blocked_by[-1]:
             self.blocked_since_ns.append(since_ns)

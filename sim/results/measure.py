@@ -9,8 +9,9 @@ import numpy as np
 
 from costmodel.work import EQUAL_WORK
 from sim.core.lifecycle import TERMINAL, State
+from sim.core.plan import Blocker
 from sim.results.arrays import BoolArray, FloatArray, IntArray, same, view
-from sim.results.blocked import blocked_by_engine
+from sim.results.blocked import WAITED_FOR, blocked_by_engine
 from sim.results.columns import NEVER, STATE_CODES, STATES
 from sim.results.run import RunResult, Slo
 from sim.results.steps import Plans
@@ -167,10 +168,22 @@ class Measured:
         return np.where(until_ns == NEVER, self.end_ns, until_ns)
 
     @cached_property
+    def came_in_ns(self) -> IntArray:
+        """When each came into its engine's queue, or left without: its arrival, unless it had to wait outside."""
+        came_in_ns = view(self.result.requests.came_in_ns)
+        return np.where(came_in_ns == NEVER, self.result.trace.arrival_ns, np.minimum(came_in_ns, self.wait_until_ns))
+
+    @cached_property
     def blocked_ns(self) -> IntArray:
-        """Time spent in the queue, by what blocked its head. Shape: (len(WAITED_FOR), num_requests)"""
+        """Time spent waiting, by what blocked the head of the queue; outside it the front's limits did, a policy.
+
+        Shape: (len(WAITED_FOR), num_requests)
+        """
         engine = np.where(self.waits, view(self.result.requests.engine), NEVER)
-        return blocked_by_engine(self.result.logs, engine, self.result.trace.arrival_ns, self.wait_until_ns)
+        blocked = blocked_by_engine(self.result.logs, engine, self.came_in_ns, self.wait_until_ns)
+        outside_ns = self.came_in_ns - self.result.trace.arrival_ns
+        blocked[WAITED_FOR.index(Blocker.POLICY)] += np.where(self.waits, outside_ns, 0)
+        return blocked
 
     # -- targets
 

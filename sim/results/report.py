@@ -6,6 +6,7 @@ import secrets
 import shutil
 from pathlib import Path
 
+from sim.results.events import event_table
 from sim.results.export import metrics_json
 from sim.results.measure import Measured
 from sim.results.metrics import compute
@@ -14,7 +15,7 @@ from sim.results.render import html, markdown
 from sim.results.run import RunResult
 from sim.results.tables import request_table, step_table, write_parquet
 
-OURS = frozenset({"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet"})
+OURS = frozenset({"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet", "events.parquet"})
 
 
 def why_not(out_dir: Path, *, force: bool) -> str | None:
@@ -34,7 +35,7 @@ def why_not(out_dir: Path, *, force: bool) -> str | None:
 
 
 def write_report(run: RunResult | Measured, out_dir: Path) -> None:
-    """Write report.html, report.md, metrics.json, requests.parquet and steps.parquet into `out_dir`.
+    """Write report.html, report.md, metrics.json and the tables of requests, steps and events into `out_dir`.
 
     An existing folder is replaced: ask `why_not` first. Everything is written beside it first and renamed at the end,
     so that nobody ever sees half of it. Raises OSError.
@@ -65,6 +66,7 @@ def _write_all(measured: Measured, folder: Path) -> None:
     (folder / "report.md").write_text(markdown(contents), encoding="utf-8")
     write_parquet(request_table(measured), folder / "requests.parquet")
     write_parquet(step_table(measured), folder / "steps.parquet")
+    write_parquet(event_table(measured), folder / "events.parquet", index=False)
 
 
 def _replace(new: Path, out_dir: Path) -> None:

@@ -27,6 +27,8 @@ class EngineFacts:
     depth: int
     peak_used_blocks: int
     evicted_blocks: int
+    host_block_bytes: int = 0
+    """Of a block as it is swapped; 0 without a pool on the host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,10 @@ def preempted_line(metrics: Metrics) -> str:
     times = whole(metrics, "num_preemptions")
     if not times:
         return "nobody"
-    rehit = whole(metrics, "rehit_tokens")
+    rehit, swaps = whole(metrics, "rehit_tokens"), whole(metrics, "num_swaps")
+    swapped = f"{swaps:,} swapped, {whole(metrics, 'swapped_blocks'):,} blocks moved; " if swaps else ""
     return (
-        f"{count(times, 'time')}, {count(whole(metrics, 'num_preempted_requests'), 'request')} (recompute): "
+        f"{count(times, 'time')}, {count(whole(metrics, 'num_preempted_requests'), 'request')}: {swapped}"
         f"{whole(metrics, 'recomputed_tokens'):,} tokens again = {value(metrics['recomputed_ratio'])} of work"
         + (f" (+{rehit:,} hit)" if rehit else "")
     )

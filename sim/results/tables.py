@@ -104,11 +104,11 @@ def _plan_columns(engine: int, plans: Plans) -> dict[str, IntArray | FloatArray 
     return times | {name: plans.column(name) for name in counts} | work
 
 
-def write_parquet(table: pd.DataFrame, path: Path) -> None:
+def write_parquet(table: pd.DataFrame, path: Path, *, index: bool = True) -> None:
     """The same bytes for the same table: only our columns and their types go in, no metadata of pandas."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = table.reset_index()
+    columns = table.reset_index() if index else table
     arrow = pa.Table.from_pandas(columns, preserve_index=False).replace_schema_metadata(None)
     pq.write_table(arrow, path, compression="zstd")

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.core.plan import Blocker
 from sim.results.arrays import FloatArray, IntArray, view
 from sim.results.blocked import WAITED_FOR, blocker_steps
 from sim.results.measure import NS_PER_S, Measured
 from sim.results.steps import Plans
+
+POLICY = WAITED_FOR.index(Blocker.POLICY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +96,28 @@ def waiting(measured: Measured, engine: int | None = None) -> Curve:
     return population(measured.result.trace.arrival_ns[mine], measured.wait_until_ns[mine])
 
 
+def _in_queue_and_outside(measured: Measured, engine: int) -> tuple[Curve, Curve]:
+    """Of an engine's waiting requests: those in its own queue, and those that its front keeps outside."""
+    mine = measured.waits & (view(measured.result.requests.engine) == engine)
+    came_in_ns = measured.came_in_ns[mine]
+    return (
+        population(came_in_ns, measured.wait_until_ns[mine]),
+        population(measured.result.trace.arrival_ns[mine], came_in_ns),
+    )
+
+
 def waiting_by_blocker(measured: Measured, edges: IntArray) -> FloatArray:
     """Mean number of requests waiting for each blocker. Shape: (len(WAITED_FOR), num_bins)"""
     out = np.zeros((len(WAITED_FOR), len(edges) - 1))
     for engine, log in enumerate(measured.result.logs):
         since, place = blocker_steps(log)
         cuts = np.union1d(edges, since[(since > edges[0]) & (since < edges[-1])])
-        means = band(waiting(measured, engine), cuts).mean if len(cuts) > 1 else np.zeros(0)
+        in_queue, outside = _in_queue_and_outside(measured, engine)
         bins = np.searchsorted(edges, cuts[:-1], side="right") - 1
         blocker = place[np.searchsorted(since, cuts[:-1], side="right") - 1]
-        np.add.at(out, (blocker, bins), means * np.diff(cuts))
+        for curve, place_of_each in ((in_queue, blocker), (outside, np.full_like(blocker, POLICY))):
+            means = band(curve, cuts).mean if len(cuts) > 1 else np.zeros(0)
+            np.add.at(out, (place_of_each, bins), means * np.diff(cuts))
     return out / np.diff(edges)
 
 
