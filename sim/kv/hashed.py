@@ -92,6 +92,7 @@ class HashedStore:
 
     knows_contents = True
     hears_computed = False
+    evicts_runs = False
 
     def __init__(self, total_blocks: int, block_tokens: int) -> None:
         self.total_blocks = total_blocks

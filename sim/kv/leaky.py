@@ -35,6 +35,7 @@ class LeakyTreeStore:
 
     knows_contents = True
     hears_computed = True
+    evicts_runs = False
     content_tokens = 1
     """Tokens per name of a request's content, whatever `block_tokens` is: `content.key(i)` is the chained name of
     token i, and `shared_blocks` counts tokens."""

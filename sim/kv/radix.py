@@ -34,6 +34,7 @@ class RadixStore:
 
     knows_contents = True
     hears_computed = True
+    evicts_runs = True
 
     def __init__(self, total_blocks: int, block_tokens: int, eviction: EvictionPolicy | None = None) -> None:
         self.total_blocks = total_blocks

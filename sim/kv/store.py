@@ -36,6 +36,8 @@ class BlockStore(Protocol):
     """Whether it is a prefix cache; then requests need their `content`."""
     hears_computed: bool
     """Whether it wants to be told (`computed`) when a prefill chunk has run."""
+    evicts_runs: bool
+    """Whether many cached blocks may go where one is taken."""
     block_tokens: int
     content_tokens: int
     """Tokens per name of a request's content: block_tokens, or 1 in caches that compare token by token."""
@@ -101,6 +103,7 @@ class CountingStore:
 
     knows_contents = False
     hears_computed = False
+    evicts_runs = False
     evicted_blocks = 0
     cached_blocks = 0
 

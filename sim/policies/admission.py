@@ -46,7 +46,11 @@ class Optimistic(AdmissionPolicy):
         return NO_BLOCKS if need + margin > engine.store.free_blocks else ADMIT
 
     def steady_steps(self, engine: EngineView, plan: BatchPlan) -> int:
-        return FOREVER
+        """What is free falls with every block taken. A first chunk's need falls with it if its own hit is evicted.
+
+        Block by block both fall alike; where whole runs go, the need may fall faster.
+        """
+        return 1 if engine.store.evicts_runs and not self.full_sequence else FOREVER
 
 
 @ADMISSION.register("conservative")
