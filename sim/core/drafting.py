@@ -116,7 +116,7 @@ class Drafting(EngineState):
         scheduled = self._unschedule(draft, victim)
         draft.preempted.append(victim)
         self._leave_running(victim, returns=mode is not PreemptionMode.FAIL, scheduled=scheduled)
-        self.observer.preempted(victim, 0 if mode is PreemptionMode.SWAP else lost_tokens, mode, asker)
+        self.observer.preempted(victim, lost_tokens if mode is PreemptionMode.RECOMPUTE else 0, mode, asker)
         if self._listeners:
             self._tell_all(GaveWay(victim, self.now_ns))
         if mode is PreemptionMode.FAIL:

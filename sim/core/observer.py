@@ -25,7 +25,7 @@ class Observer:
         """It got one token from each of the cohort's decode steps start .. stop - 1."""
 
     def preempted(self, request: Request, lost_tokens: int, mode: PreemptionMode, asker: Request | None) -> None:
-        """It has given way: `lost_tokens` KV entries are gone (none if they were swapped).
+        """It has given way: `lost_tokens` KV entries are to be computed again (none if they were swapped, or it ends).
 
         `asker`: for whose next block; None if for the step as a whole, or because the pool has shrunk.
         """
