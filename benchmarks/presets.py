@@ -104,11 +104,13 @@ def _step_us(preset: str, running: int, waiting: int, steps: int, max_stretch: i
     output_tokens = 4 * steps
     kv_tokens = running * (PROMPT_TOKENS + output_tokens + 64)
     hardware = Hardware(kv_tokens=kv_tokens, max_model_len=kv_tokens)
-    flags: dict[str, Any] = {SLOTS[preset]: running if preset == "static-batch" else running + 10}
+    flags: dict[str, Any] = {SLOTS[preset]: running if preset.endswith("static-batch") else running + 10}
     if preset == "textbook":
         flags["num_blocks"] = kv_tokens // 4
     if preset == "vllm-v1":
         flags["async_scheduling"] = False
+    if preset.startswith("trtllm"):
+        flags["max_num_tokens"] = kv_tokens
     core = EngineCore(engine_config(preset, flags).spec(hardware), max_stretch=max_stretch)
     for number in range(running):
         _submit(core, f"r{number}", PROMPT_TOKENS, output_tokens)
