@@ -33,7 +33,7 @@ def explain(
 def story_text(told: Story) -> str:
     """A story line by line, with its sums."""
     tokens = f"prompt {count(told.prompt_tokens, 'token')}, {count(told.output_tokens, 'token')} out"
-    lines = [f"request {clipped(told.request_id, 60)}: {told.end}, {tokens}"]
+    lines = [f"request {clipped(told.request_id, 60)}: {told.end.replace('_', ' ')}, {tokens}"]
     lines += [f"{_seconds(moment.time_ns):>16}  {moment.text}" for moment in told.moments]
     lines.append(f"before its first admission it waited {_waited(told.queue_ns)}")
     if told.preemptions:

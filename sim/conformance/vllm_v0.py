@@ -43,10 +43,11 @@ class VllmV0Recorder(Recorder):
     unverified: ClassVar[tuple[str, ...]] = (
         "the priority policy",
         "no prefill while somebody is swapped",
-        "the list order with chunked prefill where a prefill stands before a decode or somebody comes back",
-        "every effect of a hit (a recording counts cached tokens as scheduled); blocks that requests of one step share,"
-        " which vLLM V0 does and we do not; chunks that hit before they have been computed; eviction order on ties",
-        "what a full host does (vLLM V0 gives up altogether, we end the request)",
+        "a prompt waiting for a step that it fits whole",
+        "list order with chunked prefill where a prefill stands before a decode or somebody comes back",
+        "every effect of a hit (cached tokens count as scheduled here)",
+        "known to differ, by vLLM's source: requests of one step share blocks; chunks can be hit before they are"
+        " computed; a swapped prompt comes back whole or never; a full host stops the engine",
     )
 
     def emit(self, input: dict[str, Any], *, max_stretch: int = FOREVER) -> Log:

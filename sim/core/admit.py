@@ -191,7 +191,9 @@ class Admit:
     def _consider(self, core: Drafting, draft: StepDraft, request: Request) -> bool:
         """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
         candidate = Candidate(request, draft, whole_prompt=self.whole_prompt)
+        looked_at = False
         for test in self.tests:
+            looked_at = looked_at or test.needs_candidate
             decision = test.decide(core, candidate)
             if decision is ADMIT:
                 continue
@@ -202,7 +204,7 @@ class Admit:
                 core.lose(draft, request, decision)
             elif draft.deferred is None:
                 draft.deferred = decision
-                draft.blocked = request if test.needs_candidate else None
+                draft.blocked = request if looked_at else None
             return False
         return self._let_in(core, draft, candidate)
 

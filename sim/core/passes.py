@@ -29,7 +29,7 @@ class Admitting(Pass, Protocol):
     """A pass that lets waiting requests in, or makes room for them."""
 
     def why_ignored(self, core: Drafting, arrived: Request, draft: StepDraft, /) -> Decision | None:
-        """Why a request just queued changes nothing in the stretch that came of a draft; None if it must be looked at."""
+        """Why a request just queued changes nothing in the stretch of a draft; None if it must be looked at."""
 
 
 class Run:

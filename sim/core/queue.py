@@ -68,7 +68,7 @@ class SortedQueue:
         return self._entries[0][1]
 
     def arrange(self, requests: Iterable[Request]) -> None:
-        raise TypeError("a sorted queue keeps its own order")
+        """It keeps its own order: that an engine sorts its queue now and then does not undo a chosen order."""
 
     def __len__(self) -> int:
         return len(self._entries)

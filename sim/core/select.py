@@ -146,6 +146,8 @@ class Select:
         admission policy goes by reservations, which stand still meanwhile; else until a block is taken, if not now.
         """
         draft, steps = core.latest_draft, FOREVER
+        if (draft.selected and not core.admission.lasting_yes) or (draft.blocked and not core.preemption.timeless):
+            return 1
         if draft.selected and core.reserved_blocks:
             free = core.store.free_blocks - sum(lacking_blocks(core, request) for request in draft.selected)
             steps = 1 + core.cohort.affordable_steps(max(0, free), FOREVER)

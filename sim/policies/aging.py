@@ -11,7 +11,8 @@ from sim.core.plan import StepDraft
 from sim.core.queue import SortedQueue, WaitingQueue
 from sim.core.request import Request
 from sim.policies.deadline import nanoseconds
-from sim.policies.protocols import EngineView, OrderPolicy, PreemptionPolicy
+from sim.policies.mode import FixedMode, Mode
+from sim.policies.protocols import EngineView, OrderPolicy
 from sim.policies.registry import ORDER, PREEMPTION
 
 
@@ -22,6 +23,8 @@ class PriorityAging(OrderPolicy):
     A request of priority p is overtaken only by those of priority q < p that arrive less than (p - q) x `aging_s`
     after it.
     """
+
+    prevents_starvation = True
 
     def __init__(self, aging_s: float = 10.0) -> None:
         self.aging_ns = nanoseconds("aging_s", aging_s)
@@ -34,16 +37,21 @@ class PriorityAging(OrderPolicy):
 
 
 @PREEMPTION.register("least-urgent-hysteresis")
-class LeastUrgentHysteresis(PreemptionPolicy):
+class LeastUrgentHysteresis(FixedMode):
     """As `least-urgent`, but who has just been let in, or has given way often, is spared while somebody else can go on.
 
-    `min_residency_s`: spared for so long after each admission or return from the host. `max_preemptions`: spared after so many, 0 = never.
-    `aging_s`: priorities age as in `priority-aging`; 0 = they do not.
+    `min_residency_s`: spared for so long after each admission or return from the host. `max_preemptions`: spared after
+    so many, 0 = never. `aging_s`: priorities age as in `priority-aging`; 0 = they do not. `mode`: as for `newest`.
     If all are spared, who lacks a block does without in this step, as long as somebody else runs in it; else the least
     urgent gives way all the same.
     """
 
-    def __init__(self, min_residency_s: float = 1.0, max_preemptions: int = 3, aging_s: float = 0.0) -> None:
+    timeless = False
+
+    def __init__(
+        self, min_residency_s: float = 1.0, max_preemptions: int = 3, aging_s: float = 0.0, mode: Mode = "recompute"
+    ) -> None:
+        super().__init__(mode)
         if max_preemptions < 0:
             raise ValueError(f"max_preemptions must be >= 0 (0 = no bound), got {max_preemptions}")
         self.min_residency_ns = nanoseconds("min_residency_s", min_residency_s)

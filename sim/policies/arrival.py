@@ -13,5 +13,7 @@ from sim.policies.registry import ORDER
 class Arrival(OrderPolicy):
     """In order of arrival; a preempted request keeps its place (TensorRT-LLM)."""
 
+    prevents_starvation = True
+
     def queue(self) -> WaitingQueue:
         return SortedQueue(attrgetter("number"))

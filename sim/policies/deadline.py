@@ -118,6 +118,7 @@ class ShedLate(AdmissionPolicy):
     ) -> None:
         self.inner = inner
         self.charges = inner.charges
+        self.lasting_yes = False
         self.deadlines = Deadlines(ttft_s, 0.0, client_ttft_s)
         self.service = Service(prefill_tokens_per_s) if prefill_tokens_per_s else None
 

@@ -55,12 +55,12 @@ class Guard:
         self, method: str, *arguments: Any, engine: EngineView | None, about: Request | None = None, **options: Any
     ) -> Any:
         """A pure question: the answer, if asking has changed nothing."""
-        before = self._watch.state(engine, about, self._guarded)
+        before = self._watch.state(engine, about)
         answer = self.call(method, *arguments, about=about, **options)
         again = self.call(method, *arguments, about=about, **options) if self._watch.asks_twice else answer
-        if again != answer:
+        if again is not answer and again != answer:
             raise self.broke(f"{method} is pure: asked twice, it says the same", f"{answer!r}, then {again!r}", about)
-        change = self._watch.change(before, self._watch.state(engine, about, self._guarded))
+        change = self._watch.change(before, self._watch.state(engine, about))
         if change is not None:
             raise self.broke(f"{method} changes nothing", change, about)
         return answer

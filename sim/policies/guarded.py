@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sim.core.plan import ADMIT, Decision, PreemptionMode, Verdict
 from sim.core.request import Request
 from sim.policies.guard import Guard
+from sim.policies.protocols import Policy
 from sim.policies.watch import GLANCE, Watch
 
 if TYPE_CHECKING:
@@ -25,19 +26,25 @@ if TYPE_CHECKING:
 SERVES = ("list", "decode_first", "prefill_first")
 
 
-class GuardedPolicy(Guard):
+class GuardedPolicy(Guard, Policy):
     """What all kinds have in common."""
 
     def __init__(self, kind: str, policy: object, watch: Watch = GLANCE) -> None:
         super().__init__(kind, type(policy).__name__, policy, watch)
 
     def observe(self, event: object) -> None:
-        engineless = self._watch.state(None, getattr(event, "request", None), None)
-        self.call("observe", event, about=getattr(event, "request", None))
-        after = self._watch.state(None, getattr(event, "request", None), None)
-        change = self._watch.change(engineless, after)
+        request = getattr(event, "request", None)
+        before = self._watch.state(None, request)
+        self.call("observe", event, about=request)
+        change = self._watch.change(before, self._watch.state(None, request))
         if change is not None:
-            raise self.broke("observe changes nothing but the policy", change, getattr(event, "request", None))
+            raise self.broke("observe changes nothing but the policy", change, request)
+
+    def notes(self) -> list[str]:
+        answer = self.call("notes") if hasattr(self._guarded, "notes") else []
+        if not isinstance(answer, list) or not all(isinstance(line, str) for line in answer):
+            raise self.broke("notes returns a list of texts", repr(answer))
+        return answer
 
     def steady_steps(self, engine: EngineView, plan: object) -> int:
         return self.whole("steady_steps", self.ask("steady_steps", engine, plan, engine=engine), 1)

@@ -23,7 +23,8 @@ def quantile_rank(quantile: float) -> Rank:
 def conformal_rank(alpha: float) -> Rank:
     """Split conformal prediction: the ceil((n + 1)(1 - alpha))-th, exceeded by the next with probability <= alpha.
 
-    That holds if the next is exchangeable with the n. The scores are lengths less a constant, which is added again (Vovk et al. 2005; Papadopoulos et al. 2002).
+    That holds if the next is exchangeable with the n. The scores are lengths less a constant, which is added again
+    (Vovk et al. 2005; Papadopoulos et al. 2002).
     """
     return lambda n: ceil(round((n + 1) * (1 - alpha), 9))
 

@@ -12,6 +12,8 @@ from sim.policies.registry import ORDER
 class Fcfs(OrderPolicy):
     """First come, first served; a preempted request returns to the front."""
 
+    prevents_starvation = True
+
     def queue(self) -> WaitingQueue:
         return FifoQueue()
 

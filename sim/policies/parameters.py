@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from inspect import Parameter, signature
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sim.policies.unknown import UnknownName
@@ -18,11 +19,14 @@ def parameters_of(maker: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def types_of(maker: Callable[..., Any]) -> dict[str, Any]:
-    """The declared type of each parameter; nothing where a type cannot be found."""
-    try:
-        return get_type_hints(getattr(maker, "__init__", maker))
-    except (NameError, TypeError):  # a type that is imported for type checkers only
-        return {}
+    """The declared type of each parameter, where it can be found: some are imported for type checkers only."""
+    init = getattr(maker, "__init__", maker)
+    known = getattr(init, "__globals__", {})
+    types: dict[str, Any] = {}
+    for name, annotation in getattr(init, "__annotations__", {}).items():
+        with suppress(NameError, TypeError, SyntaxError):
+            types |= get_type_hints(SimpleNamespace(__annotations__={name: annotation}), known)
+    return types
 
 
 def checked(maker: Callable[..., Any], what: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class Profiled(AdmissionPolicy):
     Drift guard: while a client's answers exceed their predictions more often than promised, it is reserved max_tokens.
     """
 
+    lasting_yes = False  # running requests outgrow their reservations
+
     def __init__(
         self,
         quantile: float = 0.9,

@@ -75,6 +75,9 @@ class EngineView(Protocol):
 class Policy:
     """What all kinds have in common."""
 
+    prevents_starvation: bool = False
+    """Its claim that nobody waits for ever, whoever arrives meanwhile (checked by `sim.testing`)."""
+
     def observe(self, event: PolicyEvent, /) -> None:
         """Something has happened. The only place where a policy's own state may change."""
 
@@ -124,6 +127,8 @@ class AdmissionPolicy(Policy, ABC):
     A policy that keeps no account of a scan is its own.
     """
 
+    lasting_yes: bool = True
+    """Whether who may start now may still start while all others only decode, by reservation (not: by free blocks)."""
     charges: bool = False
     """Whether `charge`, `allow` and `spent` of its accounts do anything."""
 
@@ -202,6 +207,8 @@ class BudgetPolicy(Policy, ABC):
 class PreemptionPolicy(Policy, ABC):
     """Who gives way when a running request's next block is not there, and what becomes of him."""
 
+    timeless: bool = True
+    """Whether the same requests in the same step have the same victim at another time."""
     may_swap: bool = False
     """Whether `mode` may be SWAP. Then the engine needs a host pool and brings back whom it has swapped."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sim.core.request import Request
 
@@ -21,7 +20,7 @@ class Watch:
 
     asks_twice = False
 
-    def state(self, engine: EngineView | None, request: Request | None, policy: object) -> State:
+    def state(self, engine: EngineView | None, request: Request | None) -> State:
         state: State = {} if request is None else {f"request {request.id}": of_request(request)}
         if engine is not None:
             cohort, store = engine.cohort, engine.store
@@ -39,19 +38,17 @@ class Watch:
 
 
 class FullWatch(Watch):
-    """For tests: everybody, in order, and what the policy itself remembers; and every question is asked twice."""
+    """For tests: everybody, in order; and every question is asked twice."""
 
     asks_twice = True
 
-    def state(self, engine: EngineView | None, request: Request | None, policy: object) -> State:
-        state = super().state(engine, request, policy)
+    def state(self, engine: EngineView | None, request: Request | None) -> State:
+        state = super().state(engine, request)
         if engine is not None:
             for each in (*engine.waiting, *engine.running):
                 state[f"request {each.id}"] = of_request(each)
             state["the waiting requests"] = tuple(engine.waiting)
             state["the running requests"] = tuple(engine.running), tuple(engine.prefilling)
-        if policy is not None:
-            state["what the policy remembers"] = frozen(policy)
         return state
 
 
@@ -60,28 +57,3 @@ GLANCE = Watch()
 
 def of_request(request: Request) -> tuple[object, ...]:
     return tuple([getattr(request, name) for name in _WATCHED])
-
-
-def frozen(value: Any, _inside: tuple[int, ...] = ()) -> object:
-    """A value that equals another's if both hold the same: containers and objects are taken apart, requests are not."""
-    if isinstance(value, str | bytes | int | float | bool | type | Request) or value is None:
-        return value
-    if id(value) in _inside or hasattr(value, "plan_step"):
-        return "itself, or the engine"
-    inside = (*_inside, id(value))
-    if isinstance(value, Mapping):
-        return tuple((key, frozen(each, inside)) for key, each in value.items())
-    if isinstance(value, set | frozenset):
-        return frozenset(value)
-    if isinstance(value, Iterable) and hasattr(value, "__len__"):
-        return tuple(frozen(each, inside) for each in value)
-    if callable(value):
-        return value
-    return type(value).__name__, frozen(attributes(value), inside)
-
-
-def attributes(value: object) -> dict[str, object]:
-    """An object's own, by `__dict__` and by slots."""
-    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-    own = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return own | getattr(value, "__dict__", {})

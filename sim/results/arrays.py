@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
+SmallIntArray = NDArray[np.int32]
+"""For rows, steps and counts of steps, where there are many of them at a time."""
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 

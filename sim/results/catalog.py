@@ -138,9 +138,9 @@ def _work(plans: Plans) -> FloatArray:
 def _steps(m: Measured, *, prefill: bool | None = None) -> Sample:
     parts = []
     for plans in m.plans:
-        mixed = np.repeat(plans.has_prefill, plans.steps)
-        parts.append(plans.step_ns if prefill is None else plans.step_ns[mixed == prefill])
-    return Sample(np.concatenate(parts) / NS_PER_S)
+        mine = slice(None) if prefill is None else np.repeat(plans.has_prefill == prefill, plans.steps)
+        parts.append(plans.step_ns[mine])
+    return Sample((parts[0] if len(parts) == 1 else np.concatenate(parts)) / NS_PER_S)
 
 
 def _prefix_hits(m: Measured) -> int:
@@ -191,7 +191,7 @@ def _end(state: State, better: Better | None) -> Single:
 def _blocked(place: int) -> Single:
     """Seconds that requests waited for a blocker before their first admission, or in vain."""
     name = f"queue_{WAITED_FOR[place].value}_s"
-    return Single(name, "s", "lower", "offered", lambda m: float(m.blocked_ns[place].sum()) / NS_PER_S)
+    return Single(name, "s", "lower", "offered", lambda m: float(m.total_blocked_ns[place]) / NS_PER_S)
 
 
 SINGLES: tuple[Single, ...] = (

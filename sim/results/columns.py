@@ -70,7 +70,8 @@ class RequestColumns:
 class StepColumns:
     """One row per plan: its first step's shape, and how many steps it came to. Shape of a column: (num_plans,).
 
-    Rows are kept in one array, for one append per plan; a column is a copy made when it is asked for.
+    Rows are kept in one array, for one append per plan; a column is a view of it, and as long as it lives no row may
+    be added.
     """
 
     scheduled_ns: IntArray
@@ -114,7 +115,7 @@ class StepColumns:
             at = self.NAMES.index(name)
         except ValueError:
             raise AttributeError(f"StepColumns has no column {name!r}") from None
-        return np.asarray(self._rows, dtype=np.int64).reshape(-1, len(self.NAMES))[:, at].copy()
+        return np.asarray(self._rows, dtype=np.int64).reshape(-1, len(self.NAMES))[:, at]
 
 
 @dataclass(slots=True)

@@ -105,7 +105,8 @@ def _latencies(theirs: str, ours: str, sample: Sample, metrics: Metrics) -> dict
 
 def busiest_second_events(measured: Measured) -> int | None:
     """Output events of finished requests in the fullest second, seconds counted from the first arrival."""
-    table = measured.spans.pick(measured.served[measured.spans.row])
+    table = measured.spans
+    table = table.pick(measured.served[table.row])
     time_ns, events = events_in_time(table, measured.result.logs)
     if not events.sum():
         return None

@@ -16,8 +16,12 @@ from sim.results.columns import NEVER, STATE_CODES, STATES
 from sim.results.run import RunResult, Slo
 from sim.results.steps import Plans
 from sim.results.tokens import Gaps, Spans, TokenTimes, event_gaps, spans, token_times
+from sim.results.waste import LastBlocks, last_blocks
 
 NS_PER_S = 1_000_000_000
+
+CHUNK = 1 << 14
+"""So many requests at a time where a sum over all is wanted and what is summed would take much memory."""
 
 
 @dataclass(frozen=True)
@@ -93,26 +97,40 @@ class Measured:
     # -- tokens
 
     @cached_property
+    def _token_books(self) -> tuple[TokenTimes, BoolArray, Gaps, LastBlocks]:
+        """What comes of the spans, which take more memory than all of it."""
+        logs, table = self.result.logs, self.spans
+        times = token_times(table, logs, len(self.arrived))
+        served = self.ended(State.FINISHED) & ~same(times.events, 0) & ~same(self.admitted_ns, NEVER)
+        blocks = last_blocks(table, self.result.trace.prompt_tokens, [each.block_tokens for each in self.result.engines])
+        return times, served, event_gaps(table.pick(served[table.row]), logs), blocks
+
+    @property
     def spans(self) -> Spans:
         return spans(self.result.logs)
 
-    @cached_property
+    @property
     def tokens(self) -> TokenTimes:
-        return token_times(self.spans, self.result.logs, len(self.arrived))
+        return self._token_books[0]
+
+    @property
+    def served(self) -> BoolArray:
+        """Finished with at least one token, so that all latencies are defined."""
+        return self._token_books[1]
+
+    @property
+    def gaps(self) -> Gaps:
+        """Between output events of the same request, over all served requests."""
+        return self._token_books[2]
+
+    @property
+    def last_blocks(self) -> LastBlocks:
+        """Room in the last blocks of requests with output, and all the room that they held."""
+        return self._token_books[3]
 
     @cached_property
     def output_tokens(self) -> IntArray:
         return view(self.result.requests.output_tokens)
-
-    @cached_property
-    def served(self) -> BoolArray:
-        """Finished with at least one token, so that all latencies are defined."""
-        return self.ended(State.FINISHED) & ~same(self.tokens.events, 0) & ~same(self.admitted_ns, NEVER)
-
-    @cached_property
-    def gaps(self) -> Gaps:
-        """Between output events of the same request, over all served requests."""
-        return event_gaps(self.spans.pick(self.served[self.spans.row]), self.result.logs)
 
     @cached_property
     def joined_tokens(self) -> int:
@@ -124,7 +142,7 @@ class Measured:
     def _since_arrival(self, time_ns: IntArray) -> IntArray:
         return np.where((time_ns == NEVER) | (self.admitted_ns == NEVER), NEVER, time_ns - self.result.trace.arrival_ns)
 
-    @cached_property
+    @property
     def queue_ns(self) -> IntArray:
         """Arrival to first admission."""
         return self._since_arrival(self.admitted_ns)
@@ -143,7 +161,7 @@ class Measured:
         """(E2E - TTFT) / (output_tokens - 1); NaN for answers of one token."""
         return self._per(np.where(self.served, self.e2e_ns - self.ttft_ns, NEVER), self.output_tokens - 1)
 
-    @cached_property
+    @property
     def normalised_ns(self) -> FloatArray:
         """E2E / output_tokens."""
         return self._per(self.e2e_ns, self.output_tokens)
@@ -161,28 +179,41 @@ class Measured:
         """Who stood in the queue from arrival on: all but those of an initial state."""
         return self.arrived & (~same(self.admitted_ns, NEVER) | ~self.admitted)
 
-    @cached_property
+    @property
     def wait_until_ns(self) -> IntArray:
         """First admission, or the end before one, or the end of the run."""
         until_ns = np.where(self.admitted_ns != NEVER, self.admitted_ns, view(self.result.requests.end_ns))
         return np.where(until_ns == NEVER, self.end_ns, until_ns)
 
-    @cached_property
+    @property
     def came_in_ns(self) -> IntArray:
         """When each came into its engine's queue, or left without: its arrival, unless it had to wait outside."""
         came_in_ns = view(self.result.requests.came_in_ns)
         return np.where(came_in_ns == NEVER, self.result.trace.arrival_ns, np.minimum(came_in_ns, self.wait_until_ns))
 
-    @cached_property
+    @property
     def blocked_ns(self) -> IntArray:
         """Time spent waiting, by what blocked the head of the queue; outside it the front's limits did, a policy.
 
         Shape: (len(WAITED_FOR), num_requests)
         """
-        engine = np.where(self.waits, view(self.result.requests.engine), NEVER)
-        blocked = blocked_by_engine(self.result.logs, engine, self.came_in_ns, self.wait_until_ns)
-        outside_ns = self.came_in_ns - self.result.trace.arrival_ns
-        blocked[WAITED_FOR.index(Blocker.POLICY)] += np.where(self.waits, outside_ns, 0)
+        return self._blocked_ns(slice(None), self.came_in_ns, self.wait_until_ns)
+
+    @cached_property
+    def total_blocked_ns(self) -> IntArray:
+        """`blocked_ns` summed over all requests, some of them at a time. Shape: (len(WAITED_FOR),)"""
+        total = np.zeros(len(WAITED_FOR), np.int64)
+        came_in_ns, until_ns = self.came_in_ns, self.wait_until_ns
+        for at in range(0, len(self.arrived), CHUNK):
+            total += self._blocked_ns(slice(at, at + CHUNK), came_in_ns, until_ns).sum(axis=1)
+        return total
+
+    def _blocked_ns(self, rows: slice, came_in_ns: IntArray, until_ns: IntArray) -> IntArray:
+        waits = self.waits[rows]
+        engine = np.where(waits, view(self.result.requests.engine)[rows], NEVER)
+        blocked = blocked_by_engine(self.result.logs, engine, came_in_ns[rows], until_ns[rows])
+        outside_ns = came_in_ns[rows] - self.result.trace.arrival_ns[rows]
+        blocked[WAITED_FOR.index(Blocker.POLICY)] += np.where(waits, outside_ns, 0)
         return blocked
 
     # -- targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from sim.results.arrays import FloatArray, IntArray
 
 NUM_BUCKETS = 1 << 16
+CHUNK = 1 << 14
 
 BEYOND_FOR_A_PERCENTILE = 10
 """A percentile is printed plainly only if so many of the sample are expected beyond it: P99 from 1,000."""
@@ -33,7 +35,7 @@ class Sample:
     def total(self) -> float:
         if self.infinite:
             return math.inf
-        weighted = self.values if self.counts is None else self.values * self.counts.astype(np.float64)
+        weighted = self.values if self.counts is None else self.values * self.counts
         return float(weighted.sum(dtype=np.float64))
 
     def mean(self) -> float:
@@ -68,18 +70,41 @@ class Sample:
 
     def _by_buckets(self, counts: IntArray, ranks: list[int]) -> list[float]:
         """Sort only the buckets that a rank falls into: sorting millions of gaps would take most of a report's time."""
-        low, high = float(self.values.min()), float(self.values.max())
-        bucket = ((self.values - low) * (NUM_BUCKETS / (high - low or 1.0))).astype(np.int64)
-        upto = np.cumsum(np.bincount(bucket, weights=counts))
+        if not ranks:
+            return []
+        buckets = np.zeros(NUM_BUCKETS + 1)
+        for values, bucket, at in self._in_buckets():
+            buckets += np.bincount(bucket, weights=counts[at : at + len(values)], minlength=NUM_BUCKETS + 1)
+        upto = np.cumsum(buckets)
+        places = {rank: int(np.searchsorted(upto, rank, side="right")) for rank in ranks}
+        members = self._of_buckets(counts, sorted(set(places.values())))
         found = []
-        for rank in ranks:
-            place = int(np.searchsorted(upto, rank, side="right"))
-            inside = bucket == place
-            values, each = self.values[inside], counts[inside]
+        for rank, place in places.items():
+            values, each = members[place]
             order = np.argsort(values)
             last = upto[place] - each.sum() + np.cumsum(each[order])
             found.append(float(values[order][np.searchsorted(last, rank, side="right")]))
         return found
+
+    def _in_buckets(self) -> Iterator[tuple[FloatArray, IntArray, int]]:
+        """Some values at a time, for the memory's sake: (values, bucket of each, place of the first)."""
+        low, high = float(self.values.min()), float(self.values.max())
+        per_value = NUM_BUCKETS / (high - low or 1.0)
+        for at in range(0, len(self.values), CHUNK):
+            values = self.values[at : at + CHUNK]
+            yield values, ((values - low) * per_value).astype(np.int64), at
+
+    def _of_buckets(self, counts: IntArray, places: list[int]) -> dict[int, tuple[FloatArray, IntArray]]:
+        """What is in these buckets: values and how often each occurs."""
+        found: dict[int, list[tuple[FloatArray, IntArray]]] = {place: [] for place in places}
+        for values, bucket, at in self._in_buckets():
+            for place in places:
+                inside = np.flatnonzero(bucket == place)
+                found[place].append((values[inside], counts[at + inside]))
+        return {
+            place: (np.concatenate([values for values, _ in parts]), np.concatenate([each for _, each in parts]))
+            for place, parts in found.items()
+        }
 
 
 def _between(low: float, high: float, share: float) -> float:

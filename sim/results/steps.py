@@ -11,7 +11,7 @@ from costmodel.work import TokenWork
 from sim.core.plan import Blocker
 from sim.results.arrays import BoolArray, FloatArray, IntArray, same, view
 from sim.results.blocked import WAITED_FOR, blocker_steps
-from sim.results.columns import EngineLog, StepColumns
+from sim.results.columns import EngineLog
 from sim.results.run import EngineFacts
 
 
@@ -25,22 +25,19 @@ class Plans:
     until_ns: int
     """Time is counted up to here: a step that runs after everybody has left (asynchronous scheduling) is in vain."""
 
-    @cached_property
-    def _columns(self) -> dict[str, IntArray]:
-        return {name: getattr(self.log.steps, name) for name in StepColumns.NAMES}
-
     def column(self, name: str) -> IntArray:
         """A column of `StepColumns`, per plan."""
-        return self._columns[name]
+        column: IntArray = getattr(self.log.steps, name)
+        return column
 
     # -- per step
 
-    @cached_property
+    @property
     def ends_ns(self) -> IntArray:
         """Per step."""
         return view(self.log.steps.ends_ns)
 
-    @cached_property
+    @property
     def starts_ns(self) -> IntArray:
         """Per step: where the one before ended, or later if the engine was idle in between."""
         starts = np.empty_like(self.ends_ns)
@@ -56,16 +53,16 @@ class Plans:
 
     # -- per plan
 
-    @cached_property
+    @property
     def steps(self) -> IntArray:
         """Per plan; 0 for one that had not run when the run stopped."""
         return view(self.log.steps.steps)
 
-    @cached_property
+    @property
     def start_ns(self) -> IntArray:
         return self.column("start_ns")
 
-    @cached_property
+    @property
     def end_ns(self) -> IntArray:
         """Per plan: the end of its last step."""
         last = np.cumsum(self.steps) - 1
@@ -78,11 +75,11 @@ class Plans:
     def lasting_ns(self) -> IntArray:
         return np.minimum(self.end_ns, self.until_ns) - np.minimum(self.start_ns, self.until_ns)
 
-    @cached_property
+    @property
     def has_prefill(self) -> BoolArray:
         return self.column("prefill_requests") > 0
 
-    @cached_property
+    @property
     def requests(self) -> IntArray:
         """Per plan: requests in each of its steps."""
         return self.column("decode_requests") + self.column("prefill_requests")
@@ -111,13 +108,13 @@ class Plans:
             prefill_tokens=tokens, prefill_pairs=pairs, decode_requests=requests, decode_context_tokens=context
         )
 
-    @cached_property
+    @property
     def used_blocks(self) -> FloatArray:
         """Blocks in use in an average step of each plan: every decode takes one per `block_tokens` steps."""
         growth = self.column("decode_requests") * np.maximum(0, self.steps - 1) / (2 * self.facts.block_tokens)
         return np.minimum(self.column("used_blocks") + growth, self.facts.total_blocks)
 
-    @cached_property
+    @property
     def cached_blocks(self) -> FloatArray:
         """Of the free blocks, those with cached contents, in an average step of each plan: growth evicts them."""
         return np.minimum(self.column("cached_blocks"), self.facts.total_blocks - self.used_blocks)

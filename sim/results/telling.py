@@ -67,7 +67,7 @@ class Telling:
 
     def _preempted(self, event: Mapping[str, Any]) -> str:
         asker = event["other_id"]
-        whom = "itself: its next block was not there"
+        whom = "for its own next block"
         if asker is None:
             whom = "to make room for the step"
         elif asker != self.request_id:
@@ -80,7 +80,7 @@ class Telling:
     def _ended(self, event: Mapping[str, Any]) -> str:
         reason = f": {clipped(event['reason'], 60)}" if event["reason"] else ""
         detail = f" ({clipped(event['detail'], 160)})" if event["detail"] else ""
-        return f"{event['what']}{reason}{detail}, {count(event['tokens'], 'token')} out"
+        return f"{event['what'].replace('_', ' ')}{reason}{detail}, {count(event['tokens'], 'token')} out"
 
     def waiting(self, piece: Piece) -> str:
         """What it waits for, with the numbers where they are known."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from sim.results.arrays import BoolArray, IntArray, view
+from sim.results.arrays import BoolArray, IntArray, SmallIntArray, view
 from sim.results.columns import NEVER, EngineLog
 
 
@@ -19,18 +20,18 @@ from sim.results.columns import NEVER, EngineLog
 class Spans:
     """Unbroken runs of events, sorted by request and then by time. Shape of each column: (num_spans,)."""
 
-    row: IntArray
-    engine: IntArray
-    start: IntArray
+    row: SmallIntArray
+    engine: SmallIntArray
+    start: SmallIntArray
     """The engine's cohort step of the first event; -1 for a single event outside the cohort (a prefill's)."""
-    events: IntArray
+    events: SmallIntArray
     first_ns: IntArray
     last_ns: IntArray
 
     def pick(self, mask: BoolArray) -> Spans:
-        return Spans(*(column[mask] for column in self.columns()))
+        return self if mask.all() else Spans(*(column[mask] for column in self.columns()))
 
-    def columns(self) -> tuple[IntArray, ...]:
+    def columns(self) -> tuple[Any, ...]:
         return self.row, self.engine, self.start, self.events, self.first_ns, self.last_ns
 
     @property
@@ -42,9 +43,10 @@ class Spans:
 def spans(logs: Sequence[EngineLog]) -> Spans:
     """The books of all engines as one table; a request may have had tokens from several."""
     parts = [_engine_spans(index, log).columns() for index, log in enumerate(logs)]
-    row, engine, start, events, first_ns, last_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.lexsort((first_ns, row))
-    return Spans(row[order], engine[order], start[order], events[order], first_ns[order], last_ns[order])
+    unsorted = [columns[0] if len(parts) == 1 else np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    del parts
+    order = np.lexsort((unsorted[4], unsorted[0]))
+    return Spans(*(unsorted.pop(0)[order] for _ in range(len(unsorted))))  # one by one: memory
 
 
 def _engine_spans(index: int, log: EngineLog) -> Spans:
@@ -54,13 +56,15 @@ def _engine_spans(index: int, log: EngineLog) -> Spans:
     single = start == NEVER
     stop = np.where(single, stop, np.minimum(stop, len(ends)))
     keep = single | (stop > start)
-    row, start, stop, single = row[keep], start[keep], stop[keep], single[keep]
-    first_ns, last_ns = stop.copy(), stop.copy()
+    row, start, single = row[keep].astype(np.int32), start[keep].astype(np.int32), single[keep]
+    first_ns = stop[keep]  # and where it is a range, first its end
+    last_ns = first_ns.copy()
     ranges = ~single
+    events = np.ones(len(row), np.int32)
+    events[ranges] = first_ns[ranges] - start[ranges]
+    last_ns[ranges] = ends[first_ns[ranges] - 1]
     first_ns[ranges] = ends[start[ranges]]
-    last_ns[ranges] = ends[stop[ranges] - 1]
-    events = np.where(single, 1, stop - start)
-    return Spans(row, np.full(len(row), index, np.int64), start, events, first_ns, last_ns)
+    return Spans(row, np.full(len(row), index, np.int32), start, events, first_ns, last_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +138,11 @@ def event_gaps(table: Spans, logs: Sequence[EngineLog]) -> Gaps:
         ends = view(log.decode_ends_ns)
         gaps.append(np.diff(ends))
         counts.append(_coverage(table, index, len(ends), last=-1)[: max(0, len(ends) - 1)])
-    gap_ns, count = np.concatenate(gaps), np.concatenate(counts)
-    return Gaps(gap_ns[count > 0], count[count > 0])
+    count = np.concatenate(counts)
+    del counts
+    some = count > 0
+    count = count[some]
+    return Gaps(np.concatenate(gaps)[some], count)
 
 
 def events_in_time(table: Spans, logs: Sequence[EngineLog]) -> tuple[IntArray, IntArray]:
@@ -152,9 +159,9 @@ def _coverage(table: Spans, engine: int, num_steps: int, *, last: int) -> IntArr
     """How many spans of an engine cover each of its cohort steps. `last` = -1 leaves out every span's last step."""
     mine = (table.engine == engine) & (table.start != NEVER)
     start, stop = table.start[mine], table.start[mine] + table.events[mine] + last
-    opened = np.bincount(start, minlength=num_steps + 1)
-    closed = np.bincount(stop, minlength=num_steps + 1)
-    return np.cumsum(opened - closed)
+    covered = np.bincount(start, minlength=num_steps + 1)
+    covered -= np.bincount(stop, minlength=num_steps + 1)
+    return np.cumsum(covered, out=covered)
 
 
 def expand(log: EngineLog, row: int) -> IntArray:

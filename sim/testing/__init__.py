@@ -17,7 +17,7 @@ from typing import Any
 from sim.policies.guard import PolicyBroke
 from sim.policies.parameters import checked
 from sim.policies.registry import REGISTRIES
-from sim.testing.checks import CHECKS, Subject, checks_of
+from sim.testing.checks import CHECKS, NEEDS_NO_WORLD, Subject, checks_of
 from sim.testing.worlds import random_world
 
 __all__ = ["CheckFailed", "check_policy", "policy_checks"]
@@ -73,8 +73,10 @@ def _run(subject: Subject, check: str, examples: int) -> None:
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 
+    failures: list[CheckFailed] = []
+
     @settings(
-        max_examples=examples,
+        max_examples=1 if check in NEEDS_NO_WORLD else examples,
         deadline=None,
         derandomize=True,
         database=None,
@@ -87,6 +89,12 @@ def _run(subject: Subject, check: str, examples: int) -> None:
         try:
             CHECKS[check](subject, world)
         except (AssertionError, PolicyBroke) as error:
-            raise CheckFailed(f"{subject.cls.__name__} fails '{check}': {error}\n{world}") from error
+            failures.append(CheckFailed(f"{subject.cls.__name__} fails '{check}': {error}\n{world}"))
+            raise failures[0] from error
 
-    in_worlds()
+    try:
+        in_worlds()
+    except Exception:  # hypothesis has its own words for what fails in one run and not in the next
+        if failures:
+            raise failures[0] from failures[0].__cause__
+        raise

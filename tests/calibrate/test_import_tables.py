@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from calibrate.commands import import_tables
 from calibrate.compose import StepComposer
 from calibrate.cross_check import CHECKED_TOKENS, LAYERS_OF_PART, cross_check, cross_check_text
+from calibrate.import_command import import_measurements
 from calibrate.profile_from_tables import profile_from_tables, table_provenance
 from calibrate.public_tables import TableError, read_tables
 from costmodel.profile import Profile, load_profile
@@ -74,7 +74,7 @@ def test_importing_made_up_tables(tables_dir: Path, tmp_path: Path, capsys: pyte
     """The whole way, and stdout is the same bytes every time."""
     outputs = []
     for name in ("a.json", "b.json"):
-        import_tables(tables_dir, tmp_path / name, name="made-up")
+        import_measurements([tables_dir], tmp_path / name, name="made-up")
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1]
     assert "error against held-out regions" in outputs[0]
@@ -97,20 +97,25 @@ def test_an_existing_file_is_replaced_only_by_force(tables_dir: Path, tmp_path: 
     out = tmp_path / "p.json"
     out.write_text("mine", encoding="utf-8")
     with pytest.raises(Failure, match="exists already"):
-        import_tables(tables_dir, out)
+        import_measurements([tables_dir], out)
     assert out.read_text(encoding="utf-8") == "mine"
-    import_tables(tables_dir, out, force=True)
+    import_measurements([tables_dir], out, force=True)
     assert load_profile(str(out)).name == SHIPPED
 
 
 def test_as_a_program(tmp_path: Path) -> None:
-    """Tables that are not there end with status 1 and one line."""
+    """A directory without tables ends with status 1, one that is not there with 2; both with one line."""
     program = "from sim.commands.main import main; main()"
-    arguments = ["calibrate", "import", "nowhere", "--out", str(tmp_path / "p.json")]
-    command = [sys.executable, "-c", program, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("tokenwork: nowhere: no gemm_perf.parquet, ")
+    (tmp_path / "empty").mkdir()
+    for place, status, text in (
+        ("empty", 1, "empty: no gemm_perf.parquet, context_attention_perf.parquet"),
+        ("nowhere", 2, "nowhere: No such file or directory"),
+    ):
+        arguments = ["calibrate", "import", place, "--out", "p.json"]
+        command = [sys.executable, "-c", program, *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (result.returncode, result.stdout) == (status, "")
+        assert result.stderr.startswith(f"tokenwork: {text}")
 
 
 def test_cross_check_reads_layers(composer: StepComposer, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_quantities_of_a_mixed_step() -> None:
         "prefill_chunks": 2,
         "prefill_tokens": 515,
         "prefill_pairs": 512 * 1000 + 512 * 513 // 2 + 6,
+        "prefill_hidden_pairs": 512 * 511 // 2,
+        "prefill_kv_tokens": 1515,
         "decode_steps": 1,
         "decode_requests": 10,
         "decode_rows": 10,
@@ -48,6 +50,7 @@ def test_quantities_of_a_mixed_step() -> None:
         "verify_extra_rows": 3,
         "verify_extra_pairs": 102 + 103 + 104,
         "verify_kv_tokens": 104 + 8,
+        "mixed_decode_kv_tokens": 5010,
         "decode_kv_tokens": 5010,
     }
 
@@ -67,7 +70,8 @@ def test_padding_adds_rows_and_requests_and_reads_nothing() -> None:
 def test_only_the_kv_read_by_decodes_changes_in_a_stretch(shape: StepShape, steps: int) -> None:
     """What the whole pricing of stretches rests on."""
     now, later = quantities(shape), quantities(shape.after(steps))
-    assert now[:-1] == later[:-1]
+    assert now[:-2] == later[:-2]
+    assert later.mixed_decode_kv_tokens == (later.decode_kv_tokens if shape.prefill else 0)
     assert later.decode_kv_tokens - now.decode_kv_tokens == steps * shape.decode_requests
 
 

@@ -18,10 +18,14 @@ GRAPHS = GraphsConfig(sizes=(1, 2, 4, 8, 16, 64), eager_penalty_s=0.0015)
 KNEES = [
     Term(Feature("steps"), 1.3e-3, "host"),
     Term(Feature("decode_rows"), 1.7e-6, "rows"),
+    Term(Feature("prefill_kv_tokens"), 0.9e-9, "chunks"),
+    Term(Feature("prefill_hidden_pairs"), 0.1e-9, "chunks"),
     Term(Feature("decode_kv_tokens"), 1e-9 / 3, "kv"),
     Term(Feature("decode_kv_tokens", past_each=7), 41.7e-9, "kv"),
     Term(Feature("decode_kv_tokens", past=1000, past_each=100), 13.1e-9, "kv"),
     Term(Feature("decode_kv_tokens", past=5000), 0.7e-9, "kv"),
+    Term(Feature("mixed_decode_kv_tokens", past=900), 2.9e-9, "kv beside a chunk"),
+    Term(Feature("mixed_decode_kv_tokens"), 0.3e-9, "kv beside a chunk"),
 ]
 """Knees that short stretches cross."""
 

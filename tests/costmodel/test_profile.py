@@ -11,13 +11,40 @@ import pytest
 
 from costmodel.profile import ProfileError, load_profile, parse_profile, profile_names
 from costmodel.shape import StepShape
+from costmodel.specs import model_spec
 from costmodel.token_weights import TokenWeightsModel
 
 SHIPPED = "h100-llama-3.1-8b-bf16"
 
 
+NEW_IN_2 = ("rates", "warnings", "model_shape", "noise_floor_ratio")
+
+
 def raw() -> dict[str, Any]:
     return load_profile(SHIPPED).model_dump(mode="json")
+
+
+def test_a_profile_of_schema_1_is_still_read() -> None:
+    """It had no kinds of evidence, shapes, warnings or rates, and always a pool."""
+    older = {name: value for name, value in raw().items() if name not in NEW_IN_2} | {"schema_version": 1}
+    del older["provenance"]["evidence"]
+    for file in older["provenance"]["files"]:
+        del file["num_steps"]
+    profile = parse_profile(json.dumps(older), "old.json")
+    assert profile == load_profile(SHIPPED).model_copy(update={"schema_version": 1})
+
+
+def test_shapes_come_from_the_profile_or_from_the_model_name() -> None:
+    profile = load_profile(SHIPPED)
+    assert profile.shapes() == model_spec("llama-3.1-8b")
+    other = profile.shapes().model_copy(update={"name": "mine", "layers": 3})
+    assert profile.model_copy(update={"model": "mine", "model_shape": other}).shapes().layers == 3
+    with pytest.raises(ProfileError, match=r"unknown model 'mine': known are .* has no model_shape"):
+        profile.model_copy(update={"model": "mine"}).shapes()
+
+
+def test_without_a_pool_nothing_is_known_of_memory() -> None:
+    assert load_profile(SHIPPED).model_copy(update={"pool": None}).kv_tokens is None
 
 
 def test_the_shipped_profile_is_known_and_survives_a_round_trip() -> None:
@@ -92,8 +119,8 @@ def test_a_missing_file() -> None:
 
 
 def test_a_newer_schema_says_so_and_nothing_else() -> None:
-    newer = raw() | {"schema_version": 2, "something": "new"}
-    with pytest.raises(ProfileError, match=r"p.json: schema_version 2 is newer than this program knows \(1\)"):
+    newer = raw() | {"schema_version": 3, "something": "new"}
+    with pytest.raises(ProfileError, match=r"p.json: schema_version 3 is newer than this program knows \(2\)"):
         parse_profile(json.dumps(newer), "p.json")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.features import Feature, feature_values
+from costmodel.features import QUANTITY_NAMES, Feature, feature_values
 from costmodel.profile import load_profile
 from costmodel.shape import StepShape
 from costmodel.token_weights import ROWS, Term, TokenWeightsModel, ValidRange
@@ -16,6 +16,18 @@ MODEL = TokenWeightsModel(PROFILE.terms(), PROFILE.range())
 chunks = st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 100_000)), max_size=3).map(tuple)
 widths = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 100_000)), max_size=3).map(tuple)
 shapes = st.builds(StepShape, chunks, st.integers(0, 1500), st.integers(0, 10**7), widths)
+
+
+@given(shape=shapes)
+def test_every_quantity_is_priced(shape: StepShape) -> None:
+    """One term for each that there is, with a knee: also what the shipped profile does not use."""
+    terms = [Term(Feature(name, 3), 1e-3 * (place + 1), name) for place, name in enumerate(QUANTITY_NAMES)]
+    terms.append(Term(Feature("steps"), 1e-3, "host"))
+    if not shape.decode_requests:
+        shape.decode_context_tokens = 0
+    assert TokenWeightsModel(terms).seconds(shape) == pytest.approx(
+        sum(TokenWeightsModel(terms).parts(shape).values()), rel=1e-12
+    )
 
 
 @given(shape=shapes)

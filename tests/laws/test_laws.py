@@ -17,7 +17,7 @@ from sim.core.spec import Quirk
 from sim.results.columns import NEVER, STATES
 from tests.laws.worlds import ENGINES, Run, World, random_world, run
 
-SEEDS = range(60)
+SEEDS = range(24)
 LONG_SEEDS = range(1000, 2500)
 
 each_engine = pytest.mark.parametrize("engine", ENGINES)

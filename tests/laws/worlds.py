@@ -31,16 +31,16 @@ from sim.kv.content import Content
 from sim.kv.host import HostSpec
 from sim.policies.admission import Conservative, Optimistic
 from sim.policies.aging import LeastUrgentHysteresis, PriorityAging
+from sim.policies.arrange import DepthFirst, LongestOutputFirst, LongestPrefixFirst
 from sim.policies.budget import ListOrder, PerKind, PrefillFirst, TokenWork
 from sim.policies.cheaper import Cheaper
 from sim.policies.deadline import EarliestDeadline, LeastSlack, ShedLate
-from sim.policies.arrange import DepthFirst, LongestOutputFirst, LongestPrefixFirst
 from sim.policies.fewest import FewestOutputs
 from sim.policies.pages import PageChunks
-from sim.policies.ratio import NewTokenRatio
 from sim.policies.preemption import LeastUrgent, Newest, SelfPreemption
 from sim.policies.profiled import Profiled
 from sim.policies.protocols import PreemptionPolicy
+from sim.policies.ratio import NewTokenRatio
 from sim.policies.sharing import EqualShare
 from sim.policies.step_time import StepTime
 from sim.results.columns import EngineLog, RequestColumns
@@ -238,7 +238,8 @@ def _equal_share(rng: Random, block: int, blocks: int) -> EngineSpec:
 
 def _sglang_elsewhere(rng: Random, block: int, blocks: int) -> EngineSpec:
     """SGLang's policies, each by chance, on an engine that is not made for them."""
-    base, order = rng.choice((_vllm, _reference)), rng.choice((LongestPrefixFirst(), DepthFirst(), LongestOutputFirst()))
+    base = rng.choice((_vllm, _reference))
+    order = rng.choice((LongestPrefixFirst(), DepthFirst(), LongestOutputFirst()))
     caching: dict[str, Any] = {"enable_prefix_caching": True}
     if base is _reference:
         caching = {"prefix_cache": True, "prefix_cache_kind": rng.choice(("hash-chain", "radix-tree"))}
@@ -297,7 +298,7 @@ def _vllm_v0(rng: Random, block: int, blocks: int, **flags: Any) -> EngineSpec:
     return config.spec(UNKNOWN_HARDWARE)
 
 
-def _trtllm(rng: Random, block: int, blocks: int, preset: type[TrtLlm], *, any_budget: bool = False) -> EngineSpec:
+def _trtllm(rng: Random, block: int, blocks: int, *, preset: type[TrtLlm], any_budget: bool = False) -> EngineSpec:
     chunked = any_budget or rng.random() < 0.6
     unit = 1 if any_budget else rng.choice((None, 1, 3, 8))
     batch = rng.choice((1, 2, 4, 64))
@@ -317,7 +318,8 @@ def _trtllm(rng: Random, block: int, blocks: int, preset: type[TrtLlm], *, any_b
 
 def _trtllm_with_others(rng: Random, block: int, blocks: int) -> EngineSpec:
     """Its two stages under policies of somebody else's."""
-    base = _trtllm(rng, block, blocks, rng.choice((MaxUtilization, GuaranteedNoEvict)), any_budget=True)
+    preset = rng.choice((MaxUtilization, GuaranteedNoEvict))
+    base = _trtllm(rng, block, blocks, preset=preset, any_budget=True)
     other = _token_work if rng.random() < 0.2 else rng.choice((_prefill_first, _per_kind, _reference))
     foreign = other(rng, block, blocks)
     admission = rng.choice((Optimistic(), Optimistic(1), Conservative(), base.admission))
@@ -360,16 +362,16 @@ ENGINES: dict[str, Callable[[Random, int, int], EngineSpec]] = {
     "vllm-v0 prefix": lambda *at: _vllm_v0(*at, enable_prefix_caching=True),
     "vllm-v0 prefix swap": lambda *at: _vllm_v0(*at, enable_prefix_caching=True, preemption_mode="swap"),
     "vllm-v0 priority": lambda *at: _vllm_v0(*at, chunked=False, scheduling_policy="priority"),
-    "trtllm guaranteed no evict": lambda *at: _trtllm(*at, GuaranteedNoEvict),
-    "trtllm max utilization": lambda *at: _trtllm(*at, MaxUtilization),
-    "trtllm static batch": lambda *at: _trtllm(*at, TrtLlmStaticBatch),
+    "trtllm guaranteed no evict": lambda *at: _trtllm(*at, preset=GuaranteedNoEvict),
+    "trtllm max utilization": lambda *at: _trtllm(*at, preset=MaxUtilization),
+    "trtllm static batch": lambda *at: _trtllm(*at, preset=TrtLlmStaticBatch),
     "trtllm with others' policies": _trtllm_with_others,
     "swapping vllm-v1": lambda *at: _swapping(_vllm(*at, enable_prefix_caching=at[0].random() < 0.5), at[0]),
     "swapping vllm-v1 async": lambda *at: _swapping(
         _vllm(*at, async_scheduling=True, enable_prefix_caching=at[0].random() < 0.5), at[0]
     ),
     "swapping reference": lambda *at: _swapping(_reference(*at), at[0]),
-    "swapping trtllm": lambda *at: _swapping(_trtllm(*at, MaxUtilization), at[0]),
+    "swapping trtllm": lambda *at: _swapping(_trtllm(*at, preset=MaxUtilization), at[0]),
     "swapping prefill first": lambda *at: _swapping(_prefill_first(*at), at[0]),
     "sglang": _sglang,
     "sglang lpm": lambda *at: _sglang(*at, schedule_policy="lpm"),

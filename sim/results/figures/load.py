@@ -111,7 +111,7 @@ def _ends(measured: Measured, *, lost: bool) -> IntArray:
 def blocked_picture(measured: Measured, metrics: Metrics) -> Picture:
     """What to buy or to tune?"""
     name, title = "blocked", "What waiting requests wait for"
-    waited = float(measured.blocked_ns.sum())
+    waited = float(measured.total_blocked_ns.sum())
     lived = float(measured.e2e_ns[measured.served].sum())
     if waited < WAIT_SHARE * lived or not waited:
         return left_out(

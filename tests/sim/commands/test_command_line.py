@@ -191,7 +191,7 @@ def test_ctrl_c_leaves_a_valid_partial_result(tmp_path: Path) -> None:
 
 def test_list_and_textbook() -> None:
     listed = tokenwork("list", "--verbose").stdout
-    for name in ("vllm-v1", "--max-num-batched-tokens = 8192", "token-work", "h100-llama-3.1-8b-bf16", "mooncake"):
+    for name in ("vllm-v1", "--max-num-batched-tokens: int = 8192", "token-work", "h100-llama-3.1-8b-bf16", "mooncake"):
         assert name in listed
     assert "2  B        advanced" in tokenwork("textbook").stdout
 

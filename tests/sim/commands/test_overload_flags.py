@@ -22,8 +22,11 @@ def tokenwork(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--max-in-flight", "8"], "(queue full: max_in_flight)"),
         (["--max-waiting", "1"], "(queue full: max_waiting)"),
         (["--max-waiting-tokens", "2000", "--overflow", "reject"], "(queue full: max_waiting_tokens)"),
-        (["--max-in-flight", "8", "--overflow", "queue"], "policy 9"),
-        (["--admission", "profiled:quantile=0.9:estimate=300", "--preemption", "least-urgent-hysteresis"], "finished 1"),
+        (["--max-in-flight", "8", "--overflow", "queue"], "policy >99.9 %"),
+        (
+            ["--admission", "profiled:quantile=0.9:estimate=300", "--preemption", "least-urgent-hysteresis"],
+            "finished 1",
+        ),
         (["--admission", "shed-late:ttft_s=0.01", "--max-num-seqs", "4"], "(deadline passed)"),
         (["--order", "edf:ttft_s=1", "--budget", "step-time:target_s=0.02"], "finished 1"),
         (["--order", "least-slack", "--budget", "equal-share:unit_tokens=16"], "finished 1"),

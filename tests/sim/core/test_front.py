@@ -48,7 +48,12 @@ def states(result: RunResult) -> list[str]:
         ({"max_waiting": 2}, 2, "queue full: max_waiting", "2 inside, max_waiting is 2"),
         ({"max_waiting_tokens": 18}, 4, "queue full: max_waiting_tokens", "16 inside, max_waiting_tokens is 18"),
         ({"max_waiting_tokens": 1}, 1, "queue full: max_waiting_tokens", "4 inside, max_waiting_tokens is 1"),
-        ({"max_waiting_tokens": 18, "max_in_flight": 2}, 2, "queue full: max_in_flight", "2 inside, max_in_flight is 2"),
+        (
+            {"max_waiting_tokens": 18, "max_in_flight": 2},
+            2,
+            "queue full: max_in_flight",
+            "2 inside, max_in_flight is 2",
+        ),
         ({}, 6, None, None),
     ],
 )

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from sim import make_scenario, replay
+from sim.core.engine import EngineCore
+from sim.core.events import Admitted, CameBack
 from sim.core.request import Request
-from sim.policies.aging import PriorityAging
+from sim.engines import UNKNOWN_HARDWARE, Reference
+from sim.policies.aging import LeastUrgentHysteresis, PriorityAging
 from sim.results.run import RunResult
 
 NS = 1_000_000_000
@@ -48,7 +51,14 @@ def test_without_aging_it_is_the_order_of_arrival_and_with_much_that_of_priority
 def one_slot(order: Any) -> RunResult:
     """A request of priority 1 among urgent ones that come faster than they are served (0.1 s each, one slot)."""
     urgent = [
-        {"id": f"u{at}", "arrival_s": 0.09 * at, "prompt_tokens": 4, "output_tokens": 10, "max_tokens": 10, "priority": 0}
+        {
+            "id": f"u{at}",
+            "arrival_s": 0.09 * at,
+            "prompt_tokens": 4,
+            "output_tokens": 10,
+            "max_tokens": 10,
+            "priority": 0,
+        }
         for at in range(60)
     ]
     patient = {"id": "patient", "arrival_s": 0.01, "prompt_tokens": 4, "output_tokens": 1, "priority": 1}
@@ -89,12 +99,17 @@ def interrupted(preemption: Any) -> RunResult:
     [
         ("least-urgent", 5, 190, 1110),
         ({"name": "least-urgent-hysteresis", "parameters": {"min_residency_s": 0, "max_preemptions": 2}}, 2, 81, 1040),
-        ({"name": "least-urgent-hysteresis", "parameters": {"min_residency_s": 0.2, "max_preemptions": 0}}, 2, 76, 1110),
+        (
+            {"name": "least-urgent-hysteresis", "parameters": {"min_residency_s": 0.2, "max_preemptions": 0}},
+            2,
+            76,
+            1110,
+        ),
         ({"name": "least-urgent-hysteresis", "parameters": {"min_residency_s": 0, "max_preemptions": 0}}, 5, 190, 1110),
     ],
 )
 def test_hysteresis_ends_thrashing(preemption: Any, times: int, lost_tokens: int, end_ms: int):
-    """The background request is preempted and let in again all the time, unless it is spared; without both, as plain."""
+    """The background request is preempted and let in again all the time, unless it is spared."""
     result = interrupted(preemption)
     assert result.requests.preemptions[0] == times
     assert sum(result.requests.lost_tokens) == lost_tokens
@@ -130,3 +145,18 @@ def test_senseless_parameters(kind: str, choice: Any, message: str):
     """Errors name the parameter and what is allowed."""
     with pytest.raises(ValueError, match=message):
         replay(make_scenario({"workload": {"kind": "bundled"}, "policies": {kind: choice}}))
+
+
+def test_coming_back_from_the_host_begins_a_new_residency():
+    """Spared for 1 s from admission, then again from the swap-in."""
+    core = EngineCore(Reference(num_blocks=100).spec(UNKNOWN_HARDWARE))
+    policy = core.preemption = LeastUrgentHysteresis(min_residency_s=1.0, max_preemptions=0, mode="swap")
+    assert policy.may_swap
+    old, new = (Request(name, prompt_tokens=4, max_tokens=9, arrival_ns=at) for at, name in enumerate(("old", "new")))
+    core.running = {old: None, new: None}
+    policy.observe(Admitted(old, 0))
+    policy.observe(Admitted(new, 0))
+    core.now_ns = 2 * NS
+    assert policy.victim(core, old, core.latest_draft) is new
+    policy.observe(CameBack(new, 2 * NS))
+    assert policy.victim(core, old, core.latest_draft) is old

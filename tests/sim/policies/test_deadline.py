@@ -136,7 +136,7 @@ def test_who_has_a_token_is_never_shed():
 
 def test_a_wrapper_runs_no_files():
     """What a scenario file may not run without being allowed to, it may not wrap either."""
-    with pytest.raises(ValueError, match="inner must be a registered policy, got './mine.py:Mine'"):
+    with pytest.raises(ValueError, match=r"inner must be a registered policy, got '\./mine\.py:Mine'"):
         one_slot({"name": "shed-late", "parameters": {"inner": "./mine.py:Mine"}})
 
 

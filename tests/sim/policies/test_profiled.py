@@ -72,7 +72,7 @@ def test_conformal_holds_its_promise_with_few_lengths_too():
 
 
 def test_a_longer_answer_is_predicted_from_those_as_long():
-    """Conditional on length > g: of 10 x 50 and 10 x 200, one that has 50 tokens will have 200, one with 200 anything."""
+    """Conditional on length > g: of 10 x 50 and 10 x 200, one that has 50 will have 200, one with 200 anything."""
     policy = Profiled(quantile=0.5)
     teach(policy, "a", [50, 200] * 10)
     assert [policy.predicted_tokens(request("a", outputs=have)) for have in (0, 49, 50, 200)] == [50, 50, 200, 8000]
@@ -89,7 +89,7 @@ def test_cancelled_answers_teach_nothing():
 
 
 def test_drift_is_noticed_and_gets_over():
-    """Twenty answers longer than predicted, where one in ten was promised: max_tokens are reserved until that is past."""
+    """Twenty answers are longer than predicted, one in ten was promised: max_tokens until that is past."""
     policy = Profiled(quantile=0.9, estimate=128, window=40)
     engine = EngineCore(Reference(num_blocks=1000).spec(UNKNOWN_HARDWARE))
     teach(policy, "a", [100] * 40)

@@ -109,7 +109,10 @@ def test_tokens_are_limited_too():
     [
         ({}, "budget policy 'step-time' needs target_s"),
         ({"target_s": 0}, "target_s must be > 0, got 0"),
-        ({"target_s": 1, "max_tokens": 5, "prefill_min_tokens": 6}, "prefill_min_tokens must be >= 0 and <= max_tokens"),
+        (
+            {"target_s": 1, "max_tokens": 5, "prefill_min_tokens": 6},
+            "prefill_min_tokens must be >= 0 and <= max_tokens",
+        ),
     ],
 )
 def test_senseless_parameters(parameters: dict[str, Any], message: str):

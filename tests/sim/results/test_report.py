@@ -25,7 +25,7 @@ from workloads.trace import BadRow
 
 Runs = Callable[..., RunResult]
 
-FILES = {"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet"}
+FILES = {"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet", "events.parquet"}
 HOSTILE = '<script>alert(1)</script>\x1b[31m=cmd|"@here" [x](http://evil.example) '
 
 

@@ -1,0 +1,45 @@
+"""Fragmentation of the pool: the room in the last block of each request, in closed form over ranges of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.results.arrays import IntArray
+from sim.results.tokens import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class LastBlocks:
+    """Summed over the steps in which requests got output. Unit: tokens x steps."""
+
+    empty: int
+    """Room that nothing is written to, in the last block of each."""
+    held: int
+    """Room in all blocks that its KV takes, filled or not; a shared block counts for everybody who uses it."""
+
+
+def last_blocks(table: Spans, prompt_tokens: IntArray, block_tokens: Sequence[int]) -> LastBlocks:
+    """A request with a prompt of P has P + o - 1 entries of KV in the step of its o-th output event.
+
+    `prompt_tokens`: of each request. `block_tokens`: of each engine.
+    """
+    if not len(table.row):
+        return LastBlocks(0, 0)
+    upto = np.cumsum(table.events)
+    before = upto - table.events  # events before each span, still of all requests
+    opens = np.flatnonzero(table.opens)
+    before -= np.repeat(before[opens], np.diff(np.append(opens, len(before))))
+    first = prompt_tokens[table.row] + before
+    size = np.asarray(block_tokens, np.int64)[table.engine]
+    empty = _empty_upto(first + table.events - 1, size) - _empty_upto(first - 1, size)
+    filled = table.events * (2 * first + table.events - 1) // 2
+    return LastBlocks(int(empty.sum()), int(empty.sum() + filled.sum()))
+
+
+def _empty_upto(tokens: IntArray, size: IntArray) -> IntArray:
+    """Sum of (-n mod size) over n = 1 .. tokens: whole blocks, and the one that has been begun."""
+    whole, rest = np.divmod(tokens, size)
+    return whole * (size * (size - 1) // 2) + rest * size - rest * (rest + 1) // 2
