@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from calibrate.compose import StepComposer
-from costmodel.profile import Profile, RegionError
+from costmodel.profile import KvPool, Profile, RegionError
 from costmodel.shape import StepShape
 from costmodel.token_weights import TokenWeightsModel
 
@@ -27,7 +27,7 @@ def fit_report(profile: Profile, composer: StepComposer) -> str:
         "decode steps, device time without host overhead\n" + _decodes_text(composer, device_model, host_model),
         "token weights in decode tokens (finite differences, device time), composed | fitted\n"
         + _weights_text(composer, device_model),
-        f"pool: {profile.pool.num_blocks:,} blocks of {profile.pool.block_tokens} tokens\n" + _pool_text(profile),
+        pool_text(profile.pool),
     )
     return "\n\n".join(blocks)
 
@@ -88,6 +88,10 @@ def _verify_weights(model: TokenWeightsModel, requests: int, context: int) -> li
     return [(seconds(drafts + 1) - seconds(1)) / (requests * drafts) / decode_s for drafts in CHECKED_DRAFTS]
 
 
-def _pool_text(profile: Profile) -> str:
-    lines = [f"{item.num_bytes:>+18,} B  {item.what} ({item.source})" for item in profile.pool.arithmetic]
-    return "\n".join([*lines, f"{profile.pool.bytes_per_token:>18,} B  per token"])
+def pool_text(pool: KvPool | None) -> str:
+    """The KV pool line by line."""
+    if pool is None:
+        return "pool: unknown, the engine's flags must say"
+    lines = [f"{item.num_bytes:>+18,} B  {item.what} ({item.source})" for item in pool.arithmetic]
+    head = f"pool: {pool.num_blocks:,} blocks of {pool.block_tokens} tokens"
+    return "\n".join([head, *lines, f"{pool.bytes_per_token:>18,} B  per token"])

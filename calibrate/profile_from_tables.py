@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from calibrate.samples import (
     MAX_PREFILL_TOKENS,
     samples,
 )
+from calibrate.weights import weight
 from costmodel.features import Feature, feature_matrix
 from costmodel.pool import kv_pool
 from costmodel.profile import (
@@ -49,7 +49,6 @@ VERIFY_SOURCE = (
 )
 DATASET_COMMIT = "095f58a51c4c"
 """The one this project is pinned to; the hashes say whether the files are of it."""
-SIGNIFICANT_DIGITS = 6
 WORST_STEPS = 8
 
 
@@ -106,14 +105,14 @@ def table_provenance(directory: Path, tables: OperatorTables) -> Provenance:
 
 def _host_weights() -> list[Weight]:
     return [
-        _weight(Feature("steps"), "host", HOST_STEP_S, "assumed"),
-        _weight(Feature("requests"), "host", HOST_REQUEST_S, "assumed"),
+        weight(Feature("steps"), "host", HOST_STEP_S, "assumed"),
+        weight(Feature("requests"), "host", HOST_REQUEST_S, "assumed"),
     ]
 
 
 def _fitted_weights(weights: FloatArray) -> list[Weight]:
     return [
-        _weight(feature, part, s_per_unit, "fitted")
+        weight(feature, part, s_per_unit, "fitted")
         for (feature, part), s_per_unit in zip(FITTED_FEATURES, weights.tolist(), strict=True)
         if s_per_unit > 0
     ]
@@ -127,19 +126,8 @@ def _verify_weights(fitted: Sequence[Weight], composer: StepComposer) -> list[We
 
     kv_s = total("decode_kv_tokens", (0, DECODE_FLOOR_TOKENS))
     return [
-        _weight(Feature("verify_requests"), "verify_rows", total("decode_rows"), "derived"),
-        _weight(Feature("verify_extra_rows"), "verify_rows", composer.small_kernels_s_per_row, "derived"),
-        _weight(Feature("verify_extra_pairs"), "verify_attention", total("prefill_pairs"), "derived"),
-        _weight(Feature("verify_kv_tokens"), "verify_attention", kv_s, "derived"),
+        weight(Feature("verify_requests"), "verify_rows", total("decode_rows"), "derived"),
+        weight(Feature("verify_extra_rows"), "verify_rows", composer.small_kernels_s_per_row, "derived"),
+        weight(Feature("verify_extra_pairs"), "verify_attention", total("prefill_pairs"), "derived"),
+        weight(Feature("verify_kv_tokens"), "verify_attention", kv_s, "derived"),
     ]
-
-
-def _weight(feature: Feature, part: str, s_per_unit: float, origin: Literal["fitted", "assumed", "derived"]) -> Weight:
-    return Weight(
-        quantity=feature.quantity,
-        past=feature.past,
-        past_each=feature.past_each,
-        s_per_unit=float(f"{s_per_unit:.{SIGNIFICANT_DIGITS}g}"),
-        part=part,
-        origin=origin,
-    )

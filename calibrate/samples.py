@@ -47,8 +47,8 @@ def _decodes(pool_tokens: int) -> Iterator[Sample]:
     for requests in DECODE_REQUESTS:
         for context in DECODE_CONTEXTS:
             if requests * (context + 1) <= pool_tokens:
-                size = _band(requests, "requests", (16, 128))
-                region = f"decode, {size}, {_band(context, 'context', (2048,))}"
+                size = band(requests, "requests", (16, 128))
+                region = f"decode, {size}, {band(context, 'context', (2048,))}"
                 yield Sample(StepShape((), requests, requests * context), region)
 
 
@@ -61,7 +61,7 @@ def _prefills(pool_tokens: int) -> Iterator[Sample]:
                 if long or total > MAX_PREFILL_TOKENS or total + context * chunks > pool_tokens:
                     continue
                 if tokens + context <= MAX_CONTEXT_TOKENS:
-                    region = f"prefill, {_band(total, 'tokens', (256, 2048))}, {_band(context, 'context', (8192,))}"
+                    region = f"prefill, {band(total, 'tokens', (256, 2048))}, {band(context, 'context', (8192,))}"
                     yield Sample(StepShape(((tokens, context),) * chunks), region)
 
 
@@ -72,11 +72,11 @@ def _mixed(pool_tokens: int) -> Iterator[Sample]:
                 for context in MIXED_DECODE_CONTEXTS:
                     if tokens + chunk_context + requests * (context + 1) <= pool_tokens:
                         shape = StepShape(((tokens, chunk_context),), requests, requests * context)
-                        size = _band(requests, "requests", (64,))
-                        yield Sample(shape, f"mixed, {size}, {_band(tokens, 'tokens', (512,))}")
+                        size = band(requests, "requests", (64,))
+                        yield Sample(shape, f"mixed, {size}, {band(tokens, 'tokens', (512,))}")
 
 
-def _band(value: int, unit: str, edges: tuple[int, ...]) -> str:
+def band(value: int, unit: str, edges: tuple[int, ...]) -> str:
     """The half-open band that a value is in, as text: `16-127 requests`."""
     bounds = (None, *edges, None)
     for low, high in pairwise(bounds):

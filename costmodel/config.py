@@ -67,10 +67,12 @@ class ProfileConfig(_Config):
     kind: Literal["profile"] = "profile"
     name: str
     graphs: GraphsConfig | None = GraphsConfig()
+    """Of no effect where the profile says that its device has none."""
 
     def build(self) -> TokenWeightsModel:
         profile = load_profile(self.name)
-        return TokenWeightsModel(profile.terms(), profile.range(), _buckets(self.graphs))
+        buckets = _buckets(self.graphs) if profile.cuda_graphs else None
+        return TokenWeightsModel(profile.terms(), profile.range(), buckets)
 
 
 class RooflineConfig(_Config):

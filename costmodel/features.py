@@ -17,7 +17,7 @@ from costmodel.shape import StepShape
 
 
 class Quantities(NamedTuple):
-    """Everything about a step that may cost time. Exact integers; only the last one changes within a stretch."""
+    """Everything about a step that may cost time. Exact integers; only the last two change within a stretch."""
 
     steps: int
     """1, also for a step without tokens: what the host does anyway."""
@@ -35,6 +35,11 @@ class Quantities(NamedTuple):
     prefill_tokens: int
     prefill_pairs: int
     """(Query, key) pairs of causal attention: tokens * context + tokens * (tokens + 1) / 2 per chunk."""
+    prefill_hidden_pairs: int
+    """Pairs above the diagonal, tokens * (tokens - 1) / 2, of chunks with earlier context: a kernel that knows causal
+    prompts only gets such a chunk with a mask, and computes what the mask hides."""
+    prefill_kv_tokens: int
+    """KV entries read by chunks: context + tokens each, read once for all rows of a chunk."""
     decode_steps: int
     """1 if the step has a decode or a verification."""
     decode_requests: int
@@ -47,10 +52,15 @@ class Quantities(NamedTuple):
     """(Query, key) pairs of those rows."""
     verify_kv_tokens: int
     """KV entries read by verifications: context + width each, read once for all rows of a request."""
+    mixed_decode_kv_tokens: int
+    """As `decode_kv_tokens` where the step also has a prefill chunk, else 0: beside a chunk they cost more (1.4 to 2.9
+    times as much on one device, COSTMODEL.md)."""
     decode_kv_tokens: int
     """KV entries read by decodes: context + 1 each."""
 
 
+KV_QUANTITIES = ("mixed_decode_kv_tokens", "decode_kv_tokens")
+"""Those that grow within a stretch, by the number of decodes per step."""
 QUANTITY_NAMES: tuple[str, ...] = Quantities._fields
 
 
@@ -66,10 +76,13 @@ def quantities(shape: StepShape, padding_rows: int = 0) -> Quantities:
 
 def quantity_row(shape: StepShape, padding_rows: int = 0) -> tuple[int, ...]:
     """`quantities` as a plain tuple in the order of QUANTITY_NAMES: several times cheaper to make."""
-    prefill_tokens = prefill_pairs = 0
+    prefill_tokens = prefill_pairs = prefill_context = hidden_pairs = 0
     for tokens, context in shape.prefill:
         prefill_tokens += tokens
+        prefill_context += context
         prefill_pairs += tokens * context + tokens * (tokens + 1) // 2
+        if context:
+            hidden_pairs += tokens * (tokens - 1) // 2
     verify_rows = verify_pairs = verify_context = 0
     for width, context in shape.verify:
         verify_rows += width
@@ -78,6 +91,7 @@ def quantity_row(shape: StepShape, padding_rows: int = 0) -> tuple[int, ...]:
     chunks, verifies, decodes = len(shape.prefill), len(shape.verify), shape.decode_requests
     decode_rows = decodes + padding_rows
     rows = prefill_tokens + decode_rows + verify_rows
+    kv_tokens = shape.decode_context_tokens + decodes
     return (
         1,
         1 if rows else 0,
@@ -88,6 +102,8 @@ def quantity_row(shape: StepShape, padding_rows: int = 0) -> tuple[int, ...]:
         chunks,
         prefill_tokens,
         prefill_pairs,
+        hidden_pairs,
+        prefill_context + prefill_tokens,
         1 if decodes or verifies else 0,
         decodes,
         decode_rows,
@@ -95,7 +111,8 @@ def quantity_row(shape: StepShape, padding_rows: int = 0) -> tuple[int, ...]:
         verify_rows - verifies,
         verify_pairs,
         verify_context + verify_rows,
-        shape.decode_context_tokens + decodes,
+        kv_tokens if chunks else 0,
+        kv_tokens,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from costmodel.profile import KvPool, MemoryItem
-from costmodel.specs import BF16_BYTES, DeviceSpec, ModelSpec
+from costmodel.specs import BF16_BYTES, ModelSpec
 
 UTILISATION = 0.92
 BLOCK_TOKENS = 16
@@ -14,7 +16,17 @@ GRAPH_BYTES = 1 << 29
 OTHER_BYTES = 3_758_096_384
 
 
-def kv_pool(model: ModelSpec, device: DeviceSpec, tensor_parallel: int = 1) -> KvPool:
+class Memory(Protocol):
+    """A device as far as its pool goes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+
+def kv_pool(model: ModelSpec, device: Memory, tensor_parallel: int = 1) -> KvPool:
     """What is left for KV on one of `tensor_parallel` devices, in blocks. Raises ValueError if nothing is."""
     lines = _memory_items(model, device, tensor_parallel)
     bytes_per_token = model.kv_bytes_per_token(tensor_parallel=tensor_parallel)
@@ -30,7 +42,7 @@ def kv_pool(model: ModelSpec, device: DeviceSpec, tensor_parallel: int = 1) -> K
     )
 
 
-def _memory_items(model: ModelSpec, device: DeviceSpec, tensor_parallel: int) -> tuple[MemoryItem, ...]:
+def _memory_items(model: ModelSpec, device: Memory, tensor_parallel: int) -> tuple[MemoryItem, ...]:
     weight_bytes = -(-model.parameters * BF16_BYTES // tensor_parallel)
     activation_values = 3 * model.intermediate + 4 * model.hidden + model.query_width + 2 * model.kv_width()
     return (

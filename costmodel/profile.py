@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt
 
 from costmodel.features import Feature
 from costmodel.names import known_names
+from costmodel.specs import ModelSpec, model_spec
 from costmodel.token_weights import Term, ValidRange
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""2 added to 1: the model's shapes, kinds of evidence, priors, intervals, noise, warnings, rates; pools may be None."""
 SMALLEST_STEP_S = 1e-9
 """The clock counts nanoseconds, and every step takes time."""
 
@@ -26,6 +28,12 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+Origin = Literal["fitted", "assumed", "derived", "prior"]
+"""Fitted to steps, assumed (a stated constant), derived from other weights, or a prior: what nominal numbers of device
+and model say where the evidence says nothing."""
+Evidence = Literal["operator tables", "samples", "engine step log", "aggregated step log", "bench result"]
+
+
 class Weight(_Part):
     """Seconds per unit of a feature."""
 
@@ -35,8 +43,10 @@ class Weight(_Part):
     s_per_unit: NonNegativeFloat
     part: str
     """What the seconds are spent on: the key in a prediction's parts."""
-    origin: Literal["fitted", "assumed", "derived"]
-    """Fitted to composed steps, assumed (a stated constant), or derived from other weights: never measured itself."""
+    origin: Origin
+    low_s_per_unit: NonNegativeFloat | None = None
+    high_s_per_unit: NonNegativeFloat | None = None
+    """Where the evidence is thin: what it also agrees with."""
 
     def term(self) -> Term:
         feature = Feature(self.quantity, self.past, self.past_each)
@@ -47,14 +57,19 @@ class InputFile(_Part):
     path: str
     """Below the data set's root."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    num_steps: PositiveInt | None = None
+    """How many of its steps the fit saw; None for tables of operators."""
 
 
 class Provenance(_Part):
+    """What the fit saw, and nothing else."""
+
+    evidence: Evidence = "operator tables"
     dataset: str
     source: str
-    """Where the data set is published."""
-    commit: str
-    licence: str
+    """Where the data set is published, or what recorded it."""
+    commit: str = ""
+    licence: str = ""
     files: tuple[InputFile, ...]
     method: str
 
@@ -79,7 +94,7 @@ class Reference(_Part):
 
 
 class RegionError(_Part):
-    """Relative errors (predicted - composed) / composed over the steps of a region, as ratios."""
+    """Relative errors (predicted - given) / given over the steps of a region; given: measured or composed."""
 
     region: str
     num_steps: PositiveInt
@@ -117,13 +132,25 @@ class KvPool(_Part):
         return self
 
 
+class Rate(_Part):
+    """Something measured beside the steps: a bandwidth, a latency."""
+
+    what: str
+    value: NonNegativeFloat
+    unit: str
+    noise_ratio: NonNegativeFloat
+    """Interquartile range over median of its samples."""
+
+
 class Profile(_Part):
     """A calibrated token-weights model with its evidence."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[1, 2]
     name: str
     device: str
     model: str
+    model_shape: ModelSpec | None = None
+    """None: `model` is a name in costmodel/specs.py."""
     dtype: str
     tensor_parallel: PositiveInt
     engine: str
@@ -132,14 +159,21 @@ class Profile(_Part):
     valid_range: Range
     reference: Reference
     fit_errors: tuple[RegionError, ...]
-    """Weights fitted to all composed steps, against those steps."""
+    """Weights fitted to all steps, against those steps."""
     held_out_errors: tuple[RegionError, ...]
-    """Each region predicted by weights fitted without it. Both are errors of device time: host overhead is assumed."""
+    """Each region predicted by weights fitted without it. From tables, both are of device time: the host is assumed."""
+    noise_floor_ratio: NonNegativeFloat | None = None
+    """Mean deviation of single samples from the median of their own step: no prediction of them can be better."""
+    warnings: tuple[str, ...] = ()
     worst_steps: tuple[str, ...]
     """Where the fit is furthest off."""
     assumed: tuple[str, ...]
     derived: tuple[str, ...]
-    pool: KvPool
+    rates: tuple[Rate, ...] = ()
+    cuda_graphs: bool = True
+    """Whether an engine on this device pads its batches to captured sizes (a CPU does not)."""
+    pool: KvPool | None = None
+    """None: unknown, the engine's flags must say."""
 
     @model_validator(mode="after")
     def _every_step_takes_time(self) -> Self:
@@ -150,6 +184,18 @@ class Profile(_Part):
             weight.term()
         return self
 
+    def shapes(self) -> ModelSpec:
+        """Of the model it is for. Raises ProfileError where nobody knows them."""
+        try:
+            return self.model_shape or model_spec(self.model)
+        except ValueError as error:
+            raise ProfileError(f"profile {self.name}: {error}, and the profile has no model_shape") from None
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """KV entries that the device has room for."""
+        return self.pool.num_blocks * self.pool.block_tokens if self.pool else None
+
     def terms(self) -> list[Term]:
         return [weight.term() for weight in self.weights]
 
@@ -157,7 +203,7 @@ class Profile(_Part):
         return ValidRange(**self.valid_range.model_dump())
 
     def to_json(self) -> str:
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(self.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False) + "\n"
 
 
 def profile_names() -> list[str]:

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.curve import NS_PER_S, CurveModel, KvCurve, hinged_curve
-from costmodel.features import QUANTITY_NAMES, Feature, attention_pairs, feature_values, quantity_row
+from costmodel.features import (
+    KV_QUANTITIES,
+    QUANTITY_NAMES,
+    Feature,
+    feature_values,
+    quantity_row,
+)
 from costmodel.graphs import GraphBuckets
 from costmodel.shape import StepShape
 
-KV_QUANTITY = QUANTITY_NAMES[-1]
-ROWS, TOKENS, PAIRS = (QUANTITY_NAMES.index(name) for name in ("gemm_rows", "prefill_tokens", "prefill_pairs"))
+ROWS, TOKENS, PAIRS, HIDDEN_PAIRS, CHUNK_KV = (
+    QUANTITY_NAMES.index(name)
+    for name in ("gemm_rows", "prefill_tokens", "prefill_pairs", "prefill_hidden_pairs", "prefill_kv_tokens")
+)
 """The quantities that differ from one prefill step to the next; the others follow from how many take part."""
 MEMO_ENTRIES = 65_536
 """So many values of a hinged quantity are remembered; it must not grow without end in a long run."""
@@ -62,7 +70,10 @@ class HingeSum(dict[int, float]):
         self._hinges = tuple(hinges)
 
     def __missing__(self, value: int) -> float:
-        seconds = sum(s_per_unit * (value - past) for past, s_per_unit in self._hinges if value > past)
+        seconds = 0.0
+        for past, s_per_unit in self._hinges:
+            if value > past:
+                seconds += s_per_unit * (value - past)
         if len(self) < MEMO_ENTRIES:
             self[value] = seconds
         return seconds
@@ -79,49 +90,57 @@ class TokenWeightsModel(CurveModel):
         self._valid = valid
         hinges: list[list[tuple[int, float]]] = [[] for _ in QUANTITY_NAMES]
         for term in terms:
-            if term.feature.quantity != KV_QUANTITY:
+            if term.feature.quantity not in KV_QUANTITIES:
                 place = QUANTITY_NAMES.index(term.feature.quantity)
                 hinges[place].append((term.feature.past, term.s_per_unit))
         self._sums = [HingeSum(found) for found in hinges]
-        self._pair_s = hinges[PAIRS][0][1] if _is_line(hinges[PAIRS]) else None
+        self._looks_into_chunks = bool(hinges[HIDDEN_PAIRS] or hinges[CHUNK_KV])
+        """Then a step with chunks is priced from all its quantities: no part of it is the same in the next one."""
+        self._lines = _slope(hinges[TOKENS]), _slope(hinges[PAIRS])
+        """Seconds per prefill token and pair, where that is all there is to them: nothing to remember."""
         self._fixed_places = [p for p, found in enumerate(hinges) if found and p not in (ROWS, TOKENS, PAIRS)]
         self._fixed_s: dict[tuple[int, int, int], float] = {}
-        self._kv_terms = tuple(t for t in terms if t.feature.quantity == KV_QUANTITY)
-        self._kv_curves: dict[int, KvCurve] = {}
+        self._kv_terms = tuple(t for t in terms if t.feature.quantity in KV_QUANTITIES)
+        self._kv_curves: tuple[dict[int, KvCurve], dict[int, KvCurve]] = ({}, {})
+        """By number of decodes: alone, and beside a prefill chunk."""
 
     def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
         decodes, chunks = shape.decode_requests, shape.prefill
-        sums, pair_s = self._sums, self._pair_s
-        if shape.verify:
+        sums = self._sums
+        if shape.verify or (chunks and self._looks_into_chunks):
             row = quantity_row(shape, padding_rows)
             base_s = sum(sums[place][row[place]] for place in range(len(row)))
         else:
             tokens = pairs = 0
             for chunk, context in chunks:
                 tokens += chunk
-                pairs += attention_pairs(chunk, context)
-            base_s = self._fixed(shape, padding_rows)
-            base_s += sums[ROWS][tokens + decodes + padding_rows] + sums[TOKENS][tokens]
+                pairs += chunk * context + chunk * (chunk + 1) // 2
+            base_s = self._fixed_s.get((len(chunks), decodes, padding_rows)) or self._fixed(shape, padding_rows)
+            token_s, pair_s = self._lines
+            base_s += sums[ROWS][tokens + decodes + padding_rows]
+            base_s += sums[TOKENS][tokens] if token_s is None else token_s * tokens
             base_s += sums[PAIRS][pairs] if pair_s is None else pair_s * pairs
-        kv_curve = self._kv_curves.get(decodes) or self._kv_curve(decodes)
+        mixed = bool(chunks)
+        kv_curve = self._kv_curves[mixed].get(decodes) or self._kv_curve(decodes, mixed)
         base_ns = base_s * NS_PER_S
         return tuple([(last, base_ns + kv_ns, slope) for last, kv_ns, slope in kv_curve])
 
     def _fixed(self, shape: StepShape, padding_rows: int) -> float:
         """The part that depends only on how many chunks and decodes there are. Remembered."""
-        key = len(shape.prefill), shape.decode_requests, padding_rows
-        seconds = self._fixed_s.get(key)
-        if seconds is None:
-            row = quantity_row(shape, padding_rows)
-            seconds = sum([self._sums[place][row[place]] for place in self._fixed_places])
-            if len(self._fixed_s) < MEMO_ENTRIES:
-                self._fixed_s[key] = seconds
+        row = quantity_row(shape, padding_rows)
+        seconds = sum([self._sums[place][row[place]] for place in self._fixed_places])
+        if len(self._fixed_s) < MEMO_ENTRIES:
+            self._fixed_s[len(shape.prefill), shape.decode_requests, padding_rows] = seconds
         return seconds
 
-    def _kv_curve(self, decodes: int) -> KvCurve:
+    def _kv_curve(self, decodes: int, mixed: bool) -> KvCurve:
         """The part that KV reads cost; the knees depend on the number of decodes."""
-        hinges = [(t.feature.past + t.feature.past_each * decodes, t.s_per_unit) for t in self._kv_terms]
-        curve = self._kv_curves[decodes] = hinged_curve(sorted(hinges))
+        hinges = [
+            (t.feature.past + t.feature.past_each * decodes, t.s_per_unit)
+            for t in self._kv_terms
+            if mixed or t.feature.quantity == "decode_kv_tokens"
+        ]
+        curve = self._kv_curves[mixed][decodes] = hinged_curve(sorted(hinges))
         return curve
 
     def price_parts(self, shape: StepShape, padding_rows: int) -> dict[str, float]:
@@ -135,5 +154,6 @@ class TokenWeightsModel(CurveModel):
         return self._valid.complaint(shape) if self._valid else None
 
 
-def _is_line(hinges: Sequence[tuple[int, float]]) -> bool:
-    return len(hinges) == 1 and hinges[0][0] == 0
+def _slope(hinges: Sequence[tuple[int, float]]) -> float | None:
+    """Seconds per unit if the sum is a line through nothing; None if it has a knee."""
+    return None if any(past for past, _ in hinges) else sum(s_per_unit for _, s_per_unit in hinges)

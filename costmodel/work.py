@@ -110,6 +110,7 @@ def token_work(model: CostModel, reference: Reference) -> TokenWork:
     batch_s = decodes(requests, context)
     unit_s = (decodes(2 * requests, context) - batch_s) / requests
     kv_s = (decodes(requests, 2 * context) - batch_s) / (requests * context)
+    kv_s = min(kv_s, unit_s / (context + 1))  # below a kernel's floor reading is cheaper, but a decode is no gain
     chunk_s = decodes(requests, context, ((chunk, 0),))
     pair_s = (decodes(requests, context, ((chunk, context),)) - chunk_s) / (chunk * context)
     extra_s = (verifies(width, context) - verifies(1, context)) / (requests * (width - 1))

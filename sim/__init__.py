@@ -4,7 +4,8 @@ from sim import make_scenario, replay
 run = replay(make_scenario({"workload": {"kind": "bundled"}}))
 """
 
+from sim.compare import compare
 from sim.replay import replay
 from sim.scenario import Scenario, ScenarioError, make_scenario, read_scenario
 
-__all__ = ["Scenario", "ScenarioError", "make_scenario", "read_scenario", "replay"]
+__all__ = ["Scenario", "ScenarioError", "compare", "make_scenario", "read_scenario", "replay"]

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import heappush
+from heapq import heappop, heappush
 from types import FrameType
+from typing import Any
 
 from simpy import Environment
 from simpy.core import EmptySchedule
-from simpy.events import Event as SimpyEvent
 
 from costmodel.model import CostModel
 from sim.core.drafting import NoProgress
@@ -32,7 +32,11 @@ INTERRUPTED = "Ctrl-C"
 
 
 class SimpyClock(Environment):
-    """SimPy's environment in integer nanoseconds, with events that call back at a time and a priority."""
+    """SimPy's environment in integer nanoseconds, with alarms that call back at a time and a priority.
+
+    Alarms go through SimPy's own queue beside its events, and cost a fraction of one: they cannot fail, be waited for
+    or carry a value.
+    """
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
@@ -42,19 +46,25 @@ class SimpyClock(Environment):
         return self._now  # type: ignore[return-value]
 
     def at(self, time_ns: int, priority: int, callback: Callable[[Alarm], None]) -> Alarm:
-        return _At(self, time_ns, priority, callback)
+        alarm = _At(callback)
+        queue: list[Any] = self._queue
+        heappush(queue, (time_ns, priority, next(self._eid), alarm))
+        return alarm
+
+    def step(self) -> None:
+        queue: list[Any] = self._queue
+        if queue and type(queue[0][3]) is _At:
+            self._now, _, _, alarm = heappop(queue)
+            alarm.callback(alarm)
+        else:
+            super().step()
 
 
-class _At(SimpyEvent):
-    """A timeout with a priority (SimPy's own has none)."""
+class _At:
+    __slots__ = ("callback",)
 
-    def __init__(self, clock: SimpyClock, time_ns: int, priority: int, callback: Callable[[Alarm], None]) -> None:
-        # Event.__init__ and Environment.schedule, written out: this is made for every plan and arrival.
-        self.env = clock
-        self.callbacks = [callback]
-        self._value = None
-        self._ok = True
-        heappush(clock._queue, (time_ns, priority, next(clock._eid), self))  # type: ignore[misc]
+    def __init__(self, callback: Callable[[Alarm], None]) -> None:
+        self.callback = callback
 
 
 @dataclass(frozen=True, slots=True)

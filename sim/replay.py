@@ -25,11 +25,12 @@ from sim.core.request import Request
 from sim.core.spec import EngineSpec
 from sim.driver import Arrivals, Limits, Simulation
 from sim.engines import UNKNOWN_HARDWARE, Hardware
+from sim.foreign import notes_on, policies_in_files, with_hashes
 from sim.hosting import with_host_pool
 from sim.inputs import prompt_content, set_up, timeouts_ns, to_ns, with_initial, workload
 from sim.kv.content import Content
 from sim.policies.admission import Conservative
-from sim.policies.files import file_sha256, is_file, without_folder
+from sim.policies.files import is_file, without_folder
 from sim.policies.guarded import guarded
 from sim.policies.protocols import Policy
 from sim.policies.registry import REGISTRIES
@@ -49,10 +50,14 @@ def replay(
     Raises ScenarioError, UnknownName, workloads' TraceError, costmodel's ProfileError, OSError, and PolicyBroke where a
     policy that is not ours breaks its contract.
     """
-    scenario = with_code_hashes(scenario)
+    try:
+        scenario = scenario.model_copy(update={"policies": with_hashes(scenario.policies)})
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
     profile = load_profile(scenario.cost.name) if isinstance(scenario.cost, ProfileConfig) else None
     cost, token_work = build_cost_model(scenario.cost), build_token_work(scenario.cost)
-    spec = engine_spec(scenario, hardware_of(scenario.cost, profile))
+    hardware = hardware_of(scenario.cost, profile)
+    spec = engine_spec(scenario, hardware)
     chain = PrefixChain()
     trace = with_initial(workload(scenario, spec, chain), scenario)
     columns = RequestColumns(len(trace))
@@ -81,7 +86,7 @@ def replay(
         trace=trace,
         requests=columns,
         logs=[log],
-        engines=[_facts(core)],
+        engines=[_facts(core, hardware)],
         costs=simulation.costs,
         profile_name=_cost_name(scenario.cost, profile),
         slo=Slo(**scenario.slo.model_dump()),
@@ -226,32 +231,10 @@ def _weights(name: object, cost: CostModelConfig) -> TokenWork:
 # -- what the result says of itself
 
 
-def with_code_hashes(scenario: Scenario) -> Scenario:
-    """The scenario with the hash of each file that a policy comes from. Raises ScenarioError if one is not as given."""
-    policies = scenario.policies
-    for kind, choice in _policies_in_files(scenario).items():
-        try:
-            digest = file_sha256(choice.name)
-        except ValueError as error:
-            raise ScenarioError(f"policies.{kind}: {error}") from None
-        if choice.sha256 not in (None, digest):
-            name = without_folder(choice.name)
-            raise ScenarioError(
-                f"policies.{kind}: {name} has sha256 {digest}, the scenario was made for {choice.sha256}"
-            )
-        policies = policies.model_copy(update={kind: choice.model_copy(update={"sha256": digest})})
-    return scenario.model_copy(update={"policies": policies})
-
-
-def _policies_in_files(scenario: Scenario) -> dict[str, PolicyChoice]:
-    choices = {kind: getattr(scenario.policies, kind) for kind in type(scenario.policies).model_fields}
-    return {kind: choice for kind, choice in choices.items() if choice is not None and is_file(choice.name)}
-
-
 def describe(scenario: Scenario, trace: Trace) -> dict[str, Any]:
     """The scenario as plain data, to be handed on: traces and code by name and hash, not by path."""
     description = scenario.model_dump(mode="json")
-    for kind, choice in _policies_in_files(scenario).items():
+    for kind, choice in policies_in_files(scenario.policies).items():
         description["policies"][kind]["name"] = without_folder(choice.name)
     if isinstance(scenario.workload, TraceFile):
         description["workload"]["path"] = Path(scenario.workload.path).name
@@ -261,7 +244,7 @@ def describe(scenario: Scenario, trace: Trace) -> dict[str, Any]:
     return description
 
 
-def _facts(core: EngineCore) -> EngineFacts:
+def _facts(core: EngineCore, hardware: Hardware) -> EngineFacts:
     spec = core.spec
     return EngineFacts(
         name=spec.name,
@@ -275,6 +258,8 @@ def _facts(core: EngineCore) -> EngineFacts:
         peak_used_blocks=core.peak_used_blocks,
         evicted_blocks=core.store.evicted_blocks,
         host_block_bytes=spec.host.block_bytes if spec.host.blocks else 0,
+        kv_token_bytes=0 if hardware is UNKNOWN_HARDWARE else hardware.kv_bytes_per_token,
+        step_target_s=spec.budget.target_ns / 1e9 if spec.budget.target_ns else None,
     )
 
 
@@ -292,9 +277,7 @@ def _policy_notes(core: EngineCore) -> list[str]:
 
 def _notes(scenario: Scenario, trace: Trace, spec: EngineSpec, profile: Profile | None) -> list[str]:
     """Assumptions that a reader of the figures should know of."""
-    notes = list(trace.notes)
-    for kind, choice in _policies_in_files(scenario).items():
-        notes.append(f"{kind} policy from {without_folder(choice.name)}, sha256 {(choice.sha256 or '')[:16]}")
+    notes = [*trace.notes, *notes_on(scenario.policies)]
     if isinstance(spec.admission, Conservative) and any("from model_len" in note for note in notes):
         notes.append("memory is reserved for the longest answers that the model allows: see --max-tokens-from")
     if spec.request_timeout_s is not None:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, m
 from costmodel.config import CostModelConfig, ProfileConfig
 from sim.capacity import CapacityEvents
 from sim.engines import EngineConfig, VllmV1, engine_config
-from sim.policies.files import is_file
+from sim.foreign import found_from, policies_in_files
 from sim.policies.registry import UnknownName
 from workloads.config import Config, problems, wrong
 from workloads.formats import GenericColumns
@@ -285,21 +285,10 @@ def read_scenario(path: Path, *, allow_plugins: bool = False) -> Scenario:
     if isinstance(workload, dict) and isinstance(workload.get("path"), str):
         workload["path"] = str(path.parent / workload["path"])
     scenario = make_scenario(description, place=path.name)
-    return _policies_beside(path, scenario, allow_plugins)
-
-
-def _policies_beside(path: Path, scenario: Scenario, allow_plugins: bool) -> Scenario:
-    """Policies in files, found from the scenario's folder, or refused."""
-    found: dict[str, PolicyChoice] = {}
-    for kind in Policies.model_fields:
-        choice: PolicyChoice | None = getattr(scenario.policies, kind)
-        if choice is None or not is_file(choice.name):
-            continue
+    for kind, choice in policies_in_files(scenario.policies).items():
         if not allow_plugins:
             raise ScenarioError(
                 f"{path.name}: policies.{kind}: {choice.name} is code, which a scenario file may run only with "
                 "--allow-plugins (read_scenario: allow_plugins=True)"
             )
-        found[kind] = choice.model_copy(update={"name": str(path.parent / choice.name)})
-    policies = scenario.policies.model_copy(update=found)
-    return scenario.model_copy(update={"policies": policies}) if found else scenario
+    return scenario.model_copy(update={"policies": found_from(scenario.policies, path.parent)})

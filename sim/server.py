@@ -214,6 +214,7 @@ class Server:
         core, log = self.core, self.log
         assert len(self.flights) < self.depth
         log.now_ns = now
+        log.grown(core)
         plan = core.plan_step(now)
         if plan is None:
             log.blocked(now, core.latest_draft.deferred)
@@ -250,6 +251,7 @@ class Server:
             committed = flight.plan.committed
             self.log.ran(flight.plan, flight.ends_ns[:committed], flight.deferred, committed - flight.deferred_from)
         core = self.core
+        self.log.grown(core)
         for request in [*core.running, *core.waiting, *core.swapped, *(core.front.outside if core.front else ())]:
             self.log.unfinished(request, core)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 from sim.commands.errors import wrong_use
-from sim.engines import ENGINES, EngineConfig
+from sim.engines import ENGINES, EngineConfig, VllmV1
 
 REWRITTEN = "--engine-flag"
 
@@ -53,11 +53,37 @@ def engine_flags(preset: str, flags: list[str]) -> dict[str, object]:
     fields: dict[str, object] = {}
     for text in flags:
         flag, _, value = text.partition("=")
-        name = flag.replace("-", "_")
+        name = _name(text)
         if name not in config.model_fields:
             raise wrong_use(_unknown(f"--{flag}", preset, config))
         fields[name] = value
     return fields
+
+
+def shared_flags(base: object, presets: list[str], flags: list[str]) -> dict[str, dict[str, object]]:
+    """A variant per preset (none given: the base's), each with those flags that it has.
+
+    A flag that none of them has is wrong use. Raises Failure, UnknownName.
+    """
+    before = {"preset": base} if isinstance(base, str) else dict(base) if isinstance(base, dict) else {}
+    names = presets or [str(before.get("preset", VllmV1.preset))]
+    if len(set(names)) < len(names):
+        raise wrong_use(f"--engines {','.join(names)}: each preset once (its flags vary with --vary)")
+    unknown = [flag for flag in flags if not any(_name(flag) in _config(name).model_fields for name in names)]
+    if unknown:
+        engine_flags(names[0], unknown)
+    return {
+        name: {
+            "engine": {"preset": name}
+            | engine_flags(name, [f for f in flags if _name(f) in _config(name).model_fields])
+        }
+        for name in names
+    }
+
+
+def _name(flag: str) -> str:
+    """Of `max-num-seqs=64`: the config's field."""
+    return flag.partition("=")[0].replace("-", "_")
 
 
 def _config(preset: str) -> type[EngineConfig]:

@@ -18,6 +18,7 @@ from sim.commands.errors import Failure
 
 COMMANDS = {
     "replay": "sim.commands.replay:replay",
+    "compare": "sim.commands.compare:compare",
     "explain": "sim.commands.explain:explain",
     "conformance": "sim.commands.conformance:conformance",
     "textbook": "sim.commands.textbook:textbook",
@@ -25,7 +26,7 @@ COMMANDS = {
 }
 """Name -> module:function. What `sim` must not import (calibrate) comes as an entry point `tokenwork.commands`."""
 
-TAKE_ENGINE_FLAGS = {"replay"}
+TAKE_ENGINE_FLAGS = {"replay", "compare"}
 """Commands that take an engine's own flags beside their own options."""
 
 

@@ -41,3 +41,31 @@ class Progress:
         requests = sum(engine >= 0 for engine in result.requests.engine)
         rate = requests / self.wall_s if self.wall_s else 0.0
         print(f"replayed {requests:,} requests in {self.wall_s:.2f} s: {rate:,.0f} requests/s", file=sys.stderr)
+
+
+class RunsDone:
+    """`7 of 15 runs`, rewritten in place, only on a terminal; at the end how long it took."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._started_s = time.monotonic()
+
+    def __enter__(self) -> RunsDone:
+        self._show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+        print(f"{self._done:,} of {self._total:,} runs in {time.monotonic() - self._started_s:.1f} s", file=sys.stderr)
+
+    def update(self, done: int) -> None:
+        self._done = done
+        self._show()
+
+    def _show(self) -> None:
+        if not sys.stderr.isatty():
+            return
+        spent_s = time.monotonic() - self._started_s
+        left = f", {spent_s / self._done * (self._total - self._done):.0f} s left" if self._done else ""
+        print(f"\r\x1b[K{self._done:,} of {self._total:,} runs{left}", end="", file=sys.stderr, flush=True)

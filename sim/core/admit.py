@@ -62,7 +62,7 @@ class Candidate:
 
     __slots__ = ("attached", "charged_tokens", "draft", "held_blocks", "hit", "request", "tokens", "whole_prompt")
 
-    def __init__(self, request: Request, draft: StepDraft, *, whole_prompt: bool) -> None:
+    def __init__(self, request: Request, draft: StepDraft, whole_prompt: bool = False) -> None:
         self.request = request
         self.draft = draft
         self.whole_prompt = whole_prompt
@@ -175,8 +175,10 @@ class Admit:
             for request in list(islice(core.waiting, self.max_scan)):
                 self._consider(core, draft, request)
         else:
-            while (head := self._head(core, draft)) is not None and self._consider(core, draft, head):
-                pass
+            while core.waiting:
+                head = self._head(core, draft) if draft.preempted else core.waiting.first()
+                if head is None or not self._consider(core, draft, head):
+                    break
         if self.latches and draft.deferred is not None and draft.deferred.blocker is not Blocker.WORK:
             core.latched = bool(core.running)
         if not core.waiting:
@@ -184,13 +186,11 @@ class Admit:
 
     def _head(self, core: Drafting, draft: StepDraft) -> Request | None:
         """Who is looked at next: victims of this very step come back to the queue behind the scan (vLLM V0)."""
-        if not draft.preempted:
-            return core.waiting.first() if core.waiting else None
         return next((request for request in core.waiting if request not in draft.preempted), None)
 
     def _consider(self, core: Drafting, draft: StepDraft, request: Request) -> bool:
         """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
-        candidate = Candidate(request, draft, whole_prompt=self.whole_prompt)
+        candidate = Candidate(request, draft, self.whole_prompt)
         looked_at = False
         for test in self.tests:
             looked_at = looked_at or test.needs_candidate
@@ -247,7 +247,7 @@ class Admit:
         stays_behind = self.misfit is not Misfit.IS_SKIPPED and not core.order.sorts
         if stays_behind and core.waiting.first() is not arrived:
             return None if core.budget.counts_queue else BEHIND
-        candidate = Candidate(arrived, draft, whole_prompt=self.whole_prompt)
+        candidate = Candidate(arrived, draft, self.whole_prompt)
         for test in self.tests:
             if test.needs_candidate:
                 return None

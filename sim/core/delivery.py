@@ -14,6 +14,8 @@ from sim.core.request import Request
 class Delivering(Drafting):
     """An engine whose plans run, step by step or many at once."""
 
+    __slots__ = ()
+
     def cut(self, plan: BatchPlan, steps: int) -> None:
         """The plan shall end after `steps` steps: something happened outside."""
         assert plan.scheduled <= steps <= plan.steps
@@ -98,13 +100,12 @@ class Delivering(Drafting):
 
     def _leave(self, request: Request, *, over: bool = False) -> None:
         """Take a live request out of wherever it is. `over`: its last token is delivered."""
-        if request.state is State.QUEUED:
-            if self.front is not None and request in self.front.outside:
-                self.front.outside.remove(request)
-            else:
-                self.waiting.remove(request)
+        if request.state is State.RUNNING:
+            self._leave_running(request, returns=False, over=over)
         elif request.state is State.SWAPPED:
             self.swapped.remove(request)
             self.host.release(request)
+        elif self.front is not None and request in self.front.outside:
+            self.front.outside.remove(request)
         else:
-            self._leave_running(request, returns=False, over=over)
+            self.waiting.remove(request)

@@ -22,6 +22,8 @@ class NoProgress(Exception):
 class Drafting(EngineState):
     """An engine in the middle of scheduling, as its passes see it."""
 
+    __slots__ = ()
+
     # -- work for who runs
 
     def schedule_decodes(self, draft: StepDraft) -> None:

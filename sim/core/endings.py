@@ -42,7 +42,10 @@ class Endings:
 
     def enter(self, request: Request, step: int) -> None:
         """It gets a token from each of the cohort's steps from `step` on."""
-        self._push(request, step + self._stop_after[request] - request.outputs)
+        self._pushes += 1
+        last_step = step + self._stop_after[request] - request.outputs
+        self._entries[request] = entry = (last_step, self._pushes, request)
+        heappush(self._heap, entry)
 
     def leave(self, request: Request) -> int:
         """It does not decode any more; returns the step at which it would have been over."""
@@ -50,11 +53,8 @@ class Endings:
 
     def miss(self, request: Request) -> None:
         """It has missed one of the cohort's steps."""
-        self._push(request, self.last_step(request) + 1)
-
-    def _push(self, request: Request, last_step: int) -> None:
         self._pushes += 1
-        self._entries[request] = entry = (last_step, self._pushes, request)
+        self._entries[request] = entry = (self.last_step(request) + 1, self._pushes, request)
         heappush(self._heap, entry)
 
     def last_step(self, request: Request) -> int:

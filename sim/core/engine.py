@@ -47,13 +47,25 @@ def fit_model_length(spec: EngineSpec, request: Request) -> Decision:
 class EngineCore(Delivering):
     """One engine. See the module for the protocol; all times are the caller's."""
 
+    __slots__ = (
+        "_admits",
+        "_arrivals",
+        "_forward",
+        "_plans",
+        "_steady",
+        "_turn",
+        "_usable_blocks",
+        "max_stretch",
+        "passes",
+    )
+
     def __init__(self, spec: EngineSpec, observer: Observer | None = None, *, max_stretch: int = FOREVER) -> None:
         super().__init__(spec, observer)
         self.max_stretch = max_stretch
         """The most steps a plan may hold; 1 makes every step a plan of its own."""
         passes = arranged(spec.passes, spec.budget.serve)
         self.passes = with_swap_in(passes) if self.preemption.may_swap else passes
-        self.latest_draft = self._open_draft()
+        self.latest_draft = StepDraft(self.budget.open(self), self.admission.open(self))
         self._admits = [each for each in self.passes if isinstance(each, Admitting)]
         self._steady = [each.steady_steps for each in self.passes]
         self._turn = forwards(self.passes)
@@ -203,12 +215,9 @@ class EngineCore(Delivering):
             came_in = True
         return came_in
 
-    def _open_draft(self) -> StepDraft:
-        return StepDraft(self.budget.open(self), self.admission.open(self))
-
     def _plan_from(self, forward: int) -> BatchPlan | None:
         """The first forward of the turn, from this one on, that has something to run."""
-        self.latest_draft = draft = self._open_draft()
+        self.latest_draft = draft = StepDraft(self.budget.open(self), self.admission.open(self))
         if self._usable_blocks != self.store.total_blocks:
             self._follow_capacity(draft)
         for number, (passes, run) in enumerate(self._turn[forward:], start=forward + 1):
@@ -252,7 +261,7 @@ class EngineCore(Delivering):
         chunks = tuple([(item.tokens or 1, item.context) for item in draft.items]) if draft.items else ()
         shape = StepShape(chunks, decodes, context if decodes else 0)
         self._plans += 1
-        plan = BatchPlan(self._plans, draft, shape=shape, decode_step=decode_step)
+        plan = BatchPlan(self._plans, draft, shape, decode_step)
         for item in draft.items:
             request = item.request
             request.computed += item.tokens

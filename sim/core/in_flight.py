@@ -44,6 +44,8 @@ class InFlight:
 
     def undelivered_tokens(self, request: Request) -> int:
         """Of `request.outputs`, how many the forwards in flight have not delivered yet."""
+        if not self.plans:
+            return 0  # nothing is in flight
         start, stop = self._late.get(request, (0, 0))
         prefill = sum(item.emits and item.request is request for plan in self.plans for item in plan.items)
         return stop - start + prefill

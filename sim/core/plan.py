@@ -169,7 +169,7 @@ class BatchPlan:
         "swapped_blocks",
     )
 
-    def __init__(self, number: int, draft: StepDraft, *, shape: StepShape, decode_step: int) -> None:
+    def __init__(self, number: int, draft: StepDraft, shape: StepShape, decode_step: int) -> None:
         self.number = number
         self.shape = shape
         """Of the first step; `shape.after(i)` of the i-th."""

@@ -192,6 +192,8 @@ class BudgetPolicy(Policy, ABC):
     (unfinished prompts, then new ones, then decodes)."""
     limit: float = 1 << 60
     """Tokens or token-work per step, for reports; at least 1 << 60 is unlimited."""
+    target_ns: int = 0
+    """What a step may take, for reports; 0: it is no matter of time."""
     counts_queue: bool = False
     """Whether a grant depends on how many wait, so that a request behind a blocked head may let that head in."""
 

@@ -150,6 +150,9 @@ class EngineLog(Observer):
         """What the head of the queue waits for, from each time on: a step function."""
         self.deferrals: Counter[str] = Counter()
         """Scheduling steps that left somebody waiting, by reason."""
+        self.evictions: Counter[str] = Counter()
+        """Cached blocks that lost their contents, by whether they went to a step with prompts or to decodes alone."""
+        self._evicted = 0
         self._blocked_why: Decision | None = None
         self._blocked_head: Request | None = None
         self._preempted_ns: dict[int, int] = {}
@@ -244,6 +247,7 @@ class EngineLog(Observer):
                 store.evicted_blocks,
             )
         )
+        self._evicting("for prompts" if shape.prefill else "for decodes", store.evicted_blocks)
         if plan.deferred is not None or self.blocked_by[-1] != NOBODY:
             self.blocked(self.now_ns, plan.deferred, core.latest_draft.blocked)
 
@@ -260,6 +264,15 @@ class EngineLog(Observer):
         if code != self.blocked_by[-1]:
             self.blocked_since_ns.append(since_ns)
             self.blocked_by.append(code)
+
+    def grown(self, core: EngineCore) -> None:
+        """The plans so far have taken the blocks of all their steps: beyond their first ones, decodes needed them."""
+        self._evicting("for decodes", core.store.evicted_blocks)
+
+    def _evicting(self, cause: str, evicted_blocks: int) -> None:
+        if evicted_blocks != self._evicted:
+            self.evictions[cause] += evicted_blocks - self._evicted
+            self._evicted = evicted_blocks
 
     def ran(self, plan: BatchPlan, ends_ns: list[int], deferred: Decision | None, deferred_steps: int) -> None:
         """A plan is over, after as many steps as there are ends; `deferred_steps` of them left somebody waiting."""

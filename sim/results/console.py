@@ -49,7 +49,7 @@ def result_text(run: RunResult | Measured) -> str:
     result = measured.result
     lines = [*_header(result), *_verdict(metrics), summary.rates_line(metrics), summary.slo_line(metrics, result), ""]
     lines += [*_latency_table(metrics), ""]
-    lines += [f"{label.ljust(LABEL_WIDTH)} {of(metrics)}" for label, of in summary.FACTS.items()]
+    lines += [f"{label.ljust(LABEL_WIDTH)} {line}" for label, line in summary.facts(metrics)]
     lines += [f"! {line}" for line in _gathered(summary.warnings(result))]
     return "\n".join(wrapped for line in lines for wrapped in _wrap(line)) + "\n"
 

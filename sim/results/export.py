@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.core.lifecycle import State
 from sim.results.arrays import IntArray
+from sim.results.catalog import SINGLES, SPREADS, Spread
 from sim.results.clients import client_rows
 from sim.results.measure import NS_PER_S, Measured
 from sim.results.metrics import PERCENTS, Metrics
@@ -57,50 +57,34 @@ def serve_fields(measured: Measured, metrics: Metrics) -> dict[str, Any]:
 
     `request_rate` is what was offered per second; `failed` counts every end but a finish.
     """
-    done = measured.ended(State.FINISHED)
-    prompt_tokens = int(measured.result.trace.prompt_tokens[done].sum())
-    output_tokens = int(measured.output_tokens[done].sum())
-    duration_s = measured.duration_s
-    offered = measured.num_offered
     return {
         "backend": "tokenwork",
         "model_id": measured.result.profile_name,
-        "num_prompts": offered,
-        "request_rate": metrics.value("offered_per_s"),
         "burstiness": None,
         "max_concurrency": None,
-        "duration": duration_s,
-        "completed": measured.ends[State.FINISHED],
-        "failed": offered - measured.ends[State.FINISHED] - measured.num_alive,
-        "total_input_tokens": prompt_tokens,
-        "total_output_tokens": output_tokens,
-        "request_throughput": metrics.value("finished_per_s"),
-        "request_goodput": metrics.value("goodput_per_s"),
-        "output_throughput": metrics.value("output_tokens_per_s"),
-        "total_token_throughput": (prompt_tokens + output_tokens) / duration_s if duration_s else None,
+        **{single.serve: metrics.value(single.name) for single in SINGLES if single.serve},
         "max_output_tokens_per_s": busiest_second_events(measured),
         "max_concurrent_requests": max_concurrent(
             measured.result.trace.arrival_ns[measured.served], measured.tokens.last_ns[measured.served]
         ),
-        **_latencies("ttft", "ttft_s", Sample(measured.ttft_ns[measured.served] / NS_PER_S), metrics),
-        **_latencies("tpot", "tpot_s", _without_nan(measured.tpot_ns[measured.served] / NS_PER_S), metrics),
-        **_latencies("itl", "itl_event_s", Sample(measured.gaps.gap_ns / NS_PER_S, measured.gaps.count), metrics),
-        **_latencies("e2el", "e2e_s", Sample(measured.e2e_ns[measured.served] / NS_PER_S), metrics),
+        **{
+            name: value
+            for spread in SPREADS
+            if spread.serve
+            for name, value in _latencies(spread, spread.sample(measured), metrics).items()
+        },
     }
 
 
-def _without_nan(values: Any) -> Sample:
-    return Sample(values[~np.isnan(values)])
-
-
-def _latencies(theirs: str, ours: str, sample: Sample, metrics: Metrics) -> dict[str, float | None]:
+def _latencies(spread: Spread, sample: Sample, metrics: Metrics) -> dict[str, float | None]:
     def ms(statistic: str) -> float | None:
-        value = metrics.value(f"{statistic}_{ours}")
+        value = metrics.value(f"{statistic}_{spread.name}")
         return None if value is None else 1000 * value
 
-    fields = {f"mean_{theirs}_ms": ms("mean"), f"median_{theirs}_ms": ms("p50")}
-    fields[f"std_{theirs}_ms"] = 1000 * sample.std() if sample.n else None
-    return fields | {f"p{percent:g}_{theirs}_ms": ms(f"p{percent:g}") for percent in PERCENTS}
+    name = spread.serve
+    fields = {f"mean_{name}_ms": ms("mean"), f"median_{name}_ms": ms("p50")}
+    fields[f"std_{name}_ms"] = 1000 * sample.std() if sample.n else None
+    return fields | {f"p{percent:g}_{name}_ms": ms(f"p{percent:g}") for percent in PERCENTS}
 
 
 def busiest_second_events(measured: Measured) -> int | None:

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.work import EQUAL_WORK
 from sim.core.lifecycle import TERMINAL, State
 from sim.core.plan import Blocker
-from sim.results.arrays import BoolArray, FloatArray, IntArray, same, view
+from sim.results.arrays import BoolArray, FloatArray, IntArray, SmallIntArray, same, view
 from sim.results.blocked import WAITED_FOR, blocked_by_engine
 from sim.results.columns import NEVER, STATE_CODES, STATES
 from sim.results.run import RunResult, Slo
@@ -22,6 +22,13 @@ NS_PER_S = 1_000_000_000
 
 CHUNK = 1 << 14
 """So many requests at a time where a sum over all is wanted and what is summed would take much memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    names: tuple[str, ...]
+    of: SmallIntArray
+    """Of each request, the place of its client's name."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,14 @@ class Measured:
         admitted_ns[: self.result.initial_rows] = NEVER
         return admitted_ns
 
+    @cached_property
+    def clients(self) -> Clients:
+        """Who sent what; nobody where the trace names no clients."""
+        given = self.result.trace.clients
+        names = tuple(sorted(set(given or ())))
+        code = {name: at for at, name in enumerate(names)}
+        return Clients(names, np.fromiter((code[name] for name in given or ()), np.int32))
+
     # -- the clock
 
     @cached_property
@@ -102,7 +117,9 @@ class Measured:
         logs, table = self.result.logs, self.spans
         times = token_times(table, logs, len(self.arrived))
         served = self.ended(State.FINISHED) & ~same(times.events, 0) & ~same(self.admitted_ns, NEVER)
-        blocks = last_blocks(table, self.result.trace.prompt_tokens, [each.block_tokens for each in self.result.engines])
+        blocks = last_blocks(
+            table, self.result.trace.prompt_tokens, [each.block_tokens for each in self.result.engines]
+        )
         return times, served, event_gaps(table.pick(served[table.row]), logs), blocks
 
     @property

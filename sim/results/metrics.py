@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sim.core.lifecycle import State
-from sim.results.catalog import SINGLES, SPREADS, Better, Missing, Population, Single, Spread
+from sim.results.catalog import SINGLES, SPREADS, Better, Population, Single, Spread
+from sim.results.formulas import Missing
 from sim.results.measure import Measured
 from sim.results.percentiles import enough_for
+from sim.results.reasons import reasons
 from sim.results.run import RunResult
 from sim.results.verdict import Verdict, verdict
 
@@ -47,7 +49,7 @@ class Metrics:
     rows: dict[str, Row]
     """By name, in the catalog's order."""
     reasons: dict[str, dict[str, int]]
-    """What was counted -> reason -> how often, most frequent first."""
+    """As `sim.results.reasons` has them."""
 
     def __getitem__(self, name: str) -> Row:
         return self.rows[name]
@@ -67,7 +69,7 @@ def compute(run: RunResult | Measured) -> Metrics:
     rows = [_single(metric, measured, judged) for metric in SINGLES]
     for spread in SPREADS:
         rows += _spread(spread, measured, judged)
-    return Metrics(judged, {row.name: row for row in rows}, _reasons(measured))
+    return Metrics(judged, {row.name: row for row in rows}, reasons(measured))
 
 
 def _single(metric: Single, measured: Measured, judged: Verdict) -> Row:
@@ -109,16 +111,3 @@ def _state(spread: Spread, judged: Verdict, value: float, percent: float | None,
     if judged.partial:
         return "partial"
     return "few" if percent is not None and not enough_for(percent, n) else "ok"
-
-
-def _reasons(measured: Measured) -> dict[str, dict[str, int]]:
-    """Ends by reason (answers that ended by themselves have none), and steps that left somebody waiting."""
-    found: dict[str, dict[str, int]] = {}
-    for row, reason in measured.result.requests.reason.items():
-        counts = found.setdefault(measured.state_of(row).value, {})
-        counts[reason] = counts.get(reason, 0) + 1
-    for log in measured.result.logs:
-        for reason, steps in log.deferrals.items():
-            counts = found.setdefault("deferred_steps", {})
-            counts[reason] = counts.get(reason, 0) + steps
-    return {what: dict(sorted(found[what].items(), key=lambda item: (-item[1], item[0]))) for what in sorted(found)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.results import summary
 from sim.results.figures.album import album
-from sim.results.figures.drawing import Data
+from sim.results.figures.drawing import Data, Picture
 from sim.results.measure import Measured, targets
 from sim.results.metrics import STATISTICS, Metrics, Row
 from sim.results.trust import left_out_rows, trust_lines
@@ -101,11 +101,8 @@ def page(measured: Measured, metrics: Metrics) -> Page:
         head=("", *(_heading(statistic) for statistic in STATISTICS), "n"),
         latencies=tuple(latencies),
         notes=tuple(_latency_notes(metrics)),
-        facts=tuple((label, summary.in_one_line(of(metrics))) for label, of in summary.FACTS.items()),
-        figures=tuple(
-            Shown(one.title, one.finding, _uri(one.svg) if one.svg else "", one.data)
-            for one in album(measured, metrics)
-        ),
+        facts=tuple((label, summary.in_one_line(line)) for label, line in summary.facts(metrics)),
+        figures=tuple(shown(one) for one in album(measured, metrics)),
         trust=tuple(trust_lines(measured)),
         rows_left_out=tuple(left_out_rows(measured)),
         source=tuple(_source(measured)),
@@ -128,6 +125,11 @@ def _sentence(text: str) -> str:
 
 def _heading(statistic: str) -> str:
     return statistic.upper() if statistic[0] == "p" else statistic
+
+
+def shown(one: Picture) -> Shown:
+    """A figure as it stands in a page."""
+    return Shown(one.title, one.finding, _uri(one.svg) if one.svg else "", one.data)
 
 
 def _uri(svg: str) -> str:

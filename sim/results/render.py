@@ -51,14 +51,20 @@ def _markdown() -> Environment:
                        finalize=_marked_down, trim_blocks=True, lstrip_blocks=True)  # fmt: skip
 
 
+def filled(template: str, **values: Any) -> str:
+    """One of the templates, by its suffix in HTML or in Markdown."""
+    environment = _markdown() if template.endswith(".md") else _html()
+    return environment.get_template(template).render(**values)
+
+
 def html(page: Page) -> str:
-    return _html().get_template("report.html").render(page=page, scenario=_pre(page.scenario))
+    return filled("report.html", page=page, scenario=preformatted(page.scenario))
 
 
 def markdown(page: Page) -> str:
-    return _markdown().get_template("report.md").render(page=page)
+    return filled("report.md", page=page)
 
 
-def _pre(text: str) -> Markup:
+def preformatted(text: str) -> Markup:
     """JSON keeps its line breaks; it has no other control characters."""
     return Markup.escape(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from sim.results.events import event_table
@@ -15,7 +16,8 @@ from sim.results.render import html, markdown
 from sim.results.run import RunResult
 from sim.results.tables import request_table, step_table, write_parquet
 
-OURS = frozenset({"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet", "events.parquet"})
+OURS = frozenset({"report.html", "report.md", "metrics.json", "requests.parquet", "steps.parquet", "events.parquet",
+                  "compare.html", "compare.md", "compare.json", "cells.parquet"})  # fmt: skip
 
 
 def why_not(out_dir: Path, *, force: bool) -> str | None:
@@ -37,15 +39,19 @@ def why_not(out_dir: Path, *, force: bool) -> str | None:
 def write_report(run: RunResult | Measured, out_dir: Path) -> None:
     """Write report.html, report.md, metrics.json and the tables of requests, steps and events into `out_dir`.
 
-    An existing folder is replaced: ask `why_not` first. Everything is written beside it first and renamed at the end,
-    so that nobody ever sees half of it. Raises OSError.
+    An existing folder is replaced: ask `why_not` first. Raises OSError.
     """
     measured = run if isinstance(run, Measured) else Measured(run)
+    write_folder(out_dir, lambda folder: _write_all(measured, folder))
+
+
+def write_folder(out_dir: Path, write: Callable[[Path], None]) -> None:
+    """Write into a folder beside it first and rename that at the end, so that nobody ever sees half of it."""
     out_dir = Path(out_dir)
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     new = _beside(out_dir)
     try:
-        _write_all(measured, new)
+        write(new)
         _replace(new, out_dir)
     finally:
         shutil.rmtree(new, ignore_errors=True)

@@ -29,6 +29,10 @@ class EngineFacts:
     evicted_blocks: int
     host_block_bytes: int = 0
     """Of a block as it is swapped; 0 without a pool on the host."""
+    kv_token_bytes: int = 0
+    """Of a token's KV on each GPU; 0 where the cost model names no model."""
+    step_target_s: float | None = None
+    """What the budget lets a step take; None = it has no such target."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sim.core.lifecycle import TERMINAL, State
 from sim.core.plan import Blocker
 from sim.results.blocked import WAITED_FOR
 from sim.results.measure import targets
 from sim.results.metrics import Metrics, Row
 from sim.results.run import RunResult
-from sim.results.wording import count, number, percent, visible
+from sim.results.wording import count, number, percent, size, visible
 
 BLOCKER_WORDS = {
     Blocker.BLOCKS: "KV blocks",
@@ -124,6 +126,8 @@ def kv_line(metrics: Metrics) -> str:
     if row["max_kv_reserved_ratio"].value:
         reserved = row["mean_kv_reserved_ratio"], row["max_kv_reserved_ratio"]
         parts.append(f"reserved mean {value(reserved[0])} max {value(reserved[1])}")
+    if row["last_block_waste_ratio"].value is not None:
+        parts.append(f"last-block waste {value(row['last_block_waste_ratio'])}")
     if row["prefix_hit_ratio"].value is not None:
         parts.append(f"prefix hit {value(row['prefix_hit_ratio'])}")
         parts.append(f"evicted {whole(metrics, 'evicted_blocks'):,}")
@@ -134,11 +138,14 @@ def preempted_line(metrics: Metrics) -> str:
     times = whole(metrics, "num_preemptions")
     if not times:
         return "nobody"
-    rehit, swaps = whole(metrics, "rehit_tokens"), whole(metrics, "num_swaps")
-    swapped = f"{swaps:,} swapped, {whole(metrics, 'swapped_blocks'):,} blocks moved; " if swaps else ""
+    rehit, swaps, again = (whole(metrics, name) for name in ("rehit_tokens", "num_swaps", "recomputed_tokens"))
+    swapped = ""
+    if swaps:
+        moved = f"{whole(metrics, 'swapped_blocks'):,} blocks = {size(whole(metrics, 'swapped_bytes'))} moved"
+        swapped = f"{swaps:,} swapped, {moved}" + ("; " if again else "")
     return (
         f"{count(times, 'time')}, {count(whole(metrics, 'num_preempted_requests'), 'request')}: {swapped}"
-        f"{whole(metrics, 'recomputed_tokens'):,} tokens again = {value(metrics['recomputed_ratio'])} of work"
+        + (f"{again:,} tokens again = {value(metrics['recomputed_ratio'])} of work" if again or not swaps else "")
         + (f" (+{rehit:,} hit)" if rehit else "")
     )
 
@@ -149,6 +156,7 @@ def steps_line(metrics: Metrics) -> str:
         return "none"
     line = (
         f"{whole(metrics, 'num_steps'):,}   mean {number(1000 * (row['mean_step_s'].value or 0))} ms   "
+        f"spread {number(1000 * (row['std_step_s'].value or 0))} ms   "
         f"batch mean {value(row['mean_batch_requests_by_step'])} max {value(row['max_batch_requests'])}"
     )
     starved = whole(metrics, "num_starved_steps")
@@ -160,13 +168,31 @@ def in_one_line(line: str) -> str:
     return line.replace("<=", " ≤ ").replace("   (", " (").replace("   ", " · ")
 
 
-FACTS = {
+def clients_line(metrics: Metrics) -> str | None:
+    """How equal clients were served; None where there are no two of them."""
+    delivered, ttft = metrics["client_tokens_jain_ratio"], metrics["client_ttft_min_max_ratio"]
+    if delivered.value is None:
+        return None
+    return (
+        f"{whole(metrics, 'num_clients'):,}   delivered of asked: Jain's index {delivered.value:.3f}   "
+        f"mean TTFT: shortest {value(ttft)} of longest"
+    )
+
+
+def facts(metrics: Metrics) -> list[tuple[str, str]]:
+    """The lines below the latencies: (label, line)."""
+    lines = [(label, of(metrics)) for label, of in FACTS.items()]
+    return [(label, line) for label, line in lines if line is not None]
+
+
+FACTS: dict[str, Callable[[Metrics], str | None]] = {
     "queue blocked by": blocked_line,
     "KV blocks": kv_line,
     "preempted": preempted_line,
     "steps": steps_line,
+    "clients": clients_line,
 }
-"""Below the latencies: label -> line."""
+"""Label -> line, None where there is nothing to say."""
 
 
 def warnings(run: RunResult) -> list[str]:

@@ -28,18 +28,19 @@ def last_blocks(table: Spans, prompt_tokens: IntArray, block_tokens: Sequence[in
     """
     if not len(table.row):
         return LastBlocks(0, 0)
-    upto = np.cumsum(table.events)
-    before = upto - table.events  # events before each span, still of all requests
+    events = table.events.astype(np.int64)
+    before = np.cumsum(events) - events  # events before each span, still of all requests
     opens = np.flatnonzero(table.opens)
     before -= np.repeat(before[opens], np.diff(np.append(opens, len(before))))
-    first = prompt_tokens[table.row] + before
+    first: IntArray = prompt_tokens[table.row] + before
     size = np.asarray(block_tokens, np.int64)[table.engine]
-    empty = _empty_upto(first + table.events - 1, size) - _empty_upto(first - 1, size)
-    filled = table.events * (2 * first + table.events - 1) // 2
+    empty = _empty_upto(first + events - 1, size) - _empty_upto(first - 1, size)
+    filled = events * (2 * first + events - 1) // 2
     return LastBlocks(int(empty.sum()), int(empty.sum() + filled.sum()))
 
 
 def _empty_upto(tokens: IntArray, size: IntArray) -> IntArray:
     """Sum of (-n mod size) over n = 1 .. tokens: whole blocks, and the one that has been begun."""
     whole, rest = np.divmod(tokens, size)
-    return whole * (size * (size - 1) // 2) + rest * size - rest * (rest + 1) // 2
+    empty: IntArray = whole * (size * (size - 1) // 2) + rest * size - rest * (rest + 1) // 2
+    return empty

@@ -36,6 +36,14 @@ def count(value: int, noun: str) -> str:
     return f"{value:,} {noun}" + ("" if value == 1 else "s")
 
 
+def size(num_bytes: int) -> str:
+    """512 B, 3.10 MB, 21.4 GB: powers of ten, as links are rated."""
+    for unit, of_it in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= of_it:
+            return f"{number(num_bytes / of_it)} {unit}"
+    return f"{num_bytes} B"
+
+
 def milliseconds_or_seconds(longest_s: float) -> tuple[str, float]:
     """The unit in which times up to this one are written, and how many of it a second has."""
     return ("s", 1.0) if longest_s >= 1000 else ("ms", 1000.0)
@@ -55,3 +63,12 @@ def clipped(text: str, width: int) -> str:
     """`visible` text cut to a width, with an ellipsis where something is missing."""
     seen = visible(text)
     return seen if len(seen) <= width else seen[: width - 1] + "…"
+
+
+def shortened(text: str, width: int) -> str:
+    """`visible` text cut in the middle: names of variants differ at their ends."""
+    seen = visible(text)
+    if len(seen) <= width:
+        return seen
+    tail = (width - 1) * 2 // 3
+    return f"{seen[: width - 1 - tail]}…{seen[-tail:]}"

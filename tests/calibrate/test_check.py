@@ -14,7 +14,7 @@ from calibrate.fit_command import fit_samples
 from calibrate.operators import operators_text
 from calibrate.records import Measurement, TaskSpec
 from calibrate.regions import held_out_mask, region
-from calibrate.sources import detect, detect_all, read_steps
+from calibrate.sources import detect, detect_all, found, read_steps
 from calibrate.timed_samples import read_timed_samples
 from calibrate.weights_command import weights
 from calibrate.work_report import held_out_works
@@ -160,6 +160,11 @@ def _csv(directory: Path) -> Path:
     path = directory / "steps.csv"
     path.write_text("batch.num_prefill_reqs\n", encoding="utf-8")
     return path
+
+
+def test_a_runs_directory_stands_for_its_samples(tmp_path: Path) -> None:
+    samples = samples_file(tmp_path / "samples.jsonl", count=40)
+    assert found([tmp_path, samples]) == [samples, samples]
 
 
 def test_fit_is_for_samples(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.bias import causal_lower_right
 
-from calibrate.kernels import PARTITION_TOKENS, ChunkPlan, TorchPagedAttention
+from calibrate.kernels import PARTITION_TOKENS, TILE_PARTITIONS, TILE_ROWS, ChunkPlan, TorchPagedAttention
 from calibrate.paged import BlockPool, PagedSequence
 from calibrate.transformer import Transformer
 from costmodel.specs import ModelSpec
@@ -50,7 +51,7 @@ def dense_attention(queries: torch.Tensor, keys: torch.Tensor, values: torch.Ten
 
 
 part = st.one_of(
-    st.tuples(st.integers(1, 70), st.integers(0, 200), st.just(True)),
+    st.tuples(st.integers(1, 300), st.integers(0, 200), st.just(True)),
     st.tuples(st.just(1), st.integers(0, 400), st.just(False)),
     st.tuples(st.integers(2, 9), st.integers(0, 300), st.just(False)),
 )
@@ -70,22 +71,35 @@ def filled(batch: list[PagedSequence], attention: TorchPagedAttention, spec: Mod
 
 
 @settings(max_examples=60, deadline=None)
-@given(parts=parts_of_a_step, heads=st.sampled_from([(4, 4), (4, 2), (4, 1), (6, 2)]), seed=st.integers(0, 1000))
+@given(
+    parts=parts_of_a_step,
+    heads=st.sampled_from([(4, 4), (4, 2), (4, 1), (6, 2)]),
+    seed=st.integers(0, 1000),
+    tile_partitions=st.sampled_from([1, 3, 32]),
+    tile_rows=st.sampled_from([16, 128]),
+)
 def test_any_mixed_batch_attends_as_dense_attention_does(
-    parts: list[tuple[int, int, bool]], heads: tuple[int, int], seed: int
+    parts: list[tuple[int, int, bool]], heads: tuple[int, int], seed: int, tile_partitions: int, tile_rows: int
 ) -> None:
     torch.manual_seed(seed)
+    with patch.dict(TILE_PARTITIONS, cpu=tile_partitions), patch.dict(TILE_ROWS, cpu=tile_rows):
+        got, want = paged_and_dense(parts, heads, seed)
+    assert got.shape == want.shape
+    torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
+
+
+def paged_and_dense(
+    parts: list[tuple[int, int, bool]], heads: tuple[int, int], seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     spec = model(*heads)
-    pool = BlockPool(256, BLOCK_TOKENS, seed)
+    pool = BlockPool(300, BLOCK_TOKENS, seed)
     batch = pool.place(parts)
     attention = paged(spec, pool.num_blocks)
     contents = filled(batch, attention, spec)
     queries = torch.randn(sum(s.tokens for s in batch), spec.query_heads, spec.head_dim)
     got = attention.attend(1, queries, attention.plan(batch))
     rows = queries.split([s.tokens for s in batch])
-    want = torch.cat([dense_attention(q, kv[0], kv[1]) for q, kv in zip(rows, contents, strict=True)])
-    assert got.shape == queries.shape
-    torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
+    return got, torch.cat([dense_attention(q, kv[0], kv[1]) for q, kv in zip(rows, contents, strict=True)])
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_device_that_fails_every_task_ends_the_run(tmp_path: Path) -> None:
     steps = [task for task in TASKS if task.kind == "step"]
     with (
         SamplesWriter(path, header()) as writer,
-        pytest.raises(DeviceBroke, match="the last 10 tasks failed, .*a kernel"),
+        pytest.raises(DeviceBroke, match=r"the last 10 tasks failed, .*a kernel"),
     ):
         run_cases(FakeBench(fails="step"), writer, steps, long_budget())
     assert len(read_samples(path).measurements) == 10

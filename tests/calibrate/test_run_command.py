@@ -41,9 +41,11 @@ def test_a_run_of_seconds_and_a_longer_one_that_goes_on(tmp_path: Path) -> None:
     again = read_samples(file)
     assert again.measurements[: len(found.measurements)] == found.measurements
     assert len(again.measurements) >= len(found.measurements)
-    other = command(*flags, "--seed", "5", cwd=tmp_path)
-    assert other.returncode == 1
-    assert "samples.jsonl:1: cannot go on with this file: seed is 0 in one and 5 in the other" in other.stderr
+    with pytest.raises(
+        Failure, match="samples.jsonl:1: cannot go on .*: seed is 0 in one and 5 in the other"
+    ) as caught:
+        run(tmp_path / "out", model=flags[1], clock="cpu", seed=5)
+    assert caught.value.status == 1
 
 
 def test_ctrl_c_leaves_a_valid_file_and_status_130(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_graphs_are_off_for_linear_and_on_for_the_others() -> None:
     ]
 
 
+def test_a_device_without_graphs_pads_nothing() -> None:
+    """A profile of a CPU: three decodes are not priced as four, whatever the scenario says."""
+    config = ProfileConfig(name="vllm-cpu-llama-32m-fp32", graphs=GraphsConfig(sizes=(4,)))
+    assert config.build().seconds(StepShape((), 3, 30)) < config.build().seconds(StepShape((), 4, 29))
+
+
 def test_a_config_never_touches_the_disk() -> None:
     """An unknown profile is found when the model is built."""
     config = ProfileConfig(name="no-such-profile")

@@ -17,7 +17,7 @@ from costmodel.token_weights import TokenWeightsModel
 SHIPPED = "h100-llama-3.1-8b-bf16"
 
 
-NEW_IN_2 = ("rates", "warnings", "model_shape", "noise_floor_ratio")
+NEW_IN_2 = ("cuda_graphs", "rates", "warnings", "model_shape", "noise_floor_ratio")
 
 
 def raw() -> dict[str, Any]:

@@ -112,9 +112,7 @@ def test_replayed_latencies_are_those_of_the_real_runs(name: str) -> None:
         )
         for row in sorted(trace["requests"], key=lambda row: row["arrival_s"])
     )
-    scenario = Scenario(
-        workload=Inline(requests=requests), engine=VllmV1(**flags), cost=ProfileConfig(name=SHIPPED, graphs=None)
-    )
+    scenario = Scenario(workload=Inline(requests=requests), engine=VllmV1(**flags), cost=ProfileConfig(name=SHIPPED))
     metrics, real = compute(replay(scenario)), real_means(name)
     for place, metric in enumerate(("ttft_s", "e2e_s", "tpot_s")):
         found = metrics.value(f"mean_{metric}")

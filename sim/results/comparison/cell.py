@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.results.arrays import BoolArray, FloatArray
 from sim.results.blocked import WAITED_FOR
-from sim.results.catalog import SINGLES, SPREADS, Missing
+from sim.results.catalog import SINGLES, SPREADS
 from sim.results.columns import NEVER
 from sim.results.measure import NS_PER_S, Measured
 from sim.results.metrics import PERCENTS, STATISTICS, Row, compute
@@ -22,10 +22,10 @@ from sim.results.summary import targets_text
 from sim.results.verdict import RunState
 from sim.variants import Key
 
+RATES = ("goodput_per_s", "finished_per_s", "output_tokens_per_s")
 BY_BLOCK = (
-    "goodput_per_s",
+    *RATES,
     "slo_met_offered_ratio",
-    "output_tokens_per_s",
     "offered_per_s",
     *(f"{statistic}_{spread}" for spread in ("ttft_s", "tpot_s", "e2e_s") for statistic in ("mean", "p50", "p99")),
 )
@@ -109,7 +109,14 @@ def _by_block(measured: Measured, blocks: int) -> dict[str, tuple[float | None, 
     last_ns = int(since_ns[measured.arrived].max(initial=0))
     block = np.minimum(since_ns * (blocks + 1) // max(1, last_ns), blocks)
     pieces = [Measured(_only(measured.result, measured.arrived & (block == each))) for each in range(1, blocks + 1)]
-    return {name: tuple(value_of(name, piece) for piece in pieces) for name in BY_BLOCK}
+    lasting_s = last_ns / (blocks + 1) / NS_PER_S
+    return {name: tuple(_in_block(name, piece, lasting_s) for piece in pieces) for name in BY_BLOCK}
+
+
+def _in_block(name: str, piece: Measured, lasting_s: float) -> float | None:
+    """Rates are per second of the block, and not of the time until the last of its requests is gone."""
+    value = value_of(name, piece)
+    return value if value is None or name not in RATES or not lasting_s else value * piece.duration_s / lasting_s
 
 
 def _only(run: RunResult, kept: BoolArray) -> RunResult:
@@ -126,7 +133,7 @@ def value_of(name: str, measured: Measured) -> float | None:
     single = next((each for each in SINGLES if each.name == name), None)
     if single is not None:
         found = single.compute(measured)
-        return None if isinstance(found, Missing) else float(found)
+        return float(found) if isinstance(found, int | float) else None
     statistic, _, of = name.partition("_")
     sample = next(each for each in SPREADS if each.name == of).sample(measured)
     if not sample.n:

@@ -20,5 +20,5 @@ def album(measured: Measured, metrics: Metrics) -> list[Picture]:
         batch_picture(measured, metrics),
         step_picture(measured, metrics),
         lost_picture(metrics),
-        client_picture(client_rows(measured), measured),
+        client_picture(client_rows(measured), metrics),
     ]

@@ -77,6 +77,17 @@ def picture(name: str, title: str, finding: str, draw: Callable[[Figure], None],
     return Picture(name, title, finding, svg[svg.index("<svg") :], data)
 
 
+def styled(ax: Axes | None, draw: Callable[[Axes], None]) -> Axes:
+    """Draw on given axes, or on a new figure that a notebook shows. The style holds inside only."""
+    with matplotlib.style.context(STYLE, after_reset=True):
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")[1]
+        draw(ax)
+    return ax
+
+
 def left_out(name: str, title: str, why: str) -> Picture:
     return Picture(name, title, why, "")
 

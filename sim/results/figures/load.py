@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from costmodel.work import EQUAL_WORK
 from sim.core.lifecycle import TERMINAL, State
 from sim.core.plan import Blocker
 from sim.results.arrays import FloatArray, IntArray, view
@@ -32,7 +35,7 @@ from sim.results.metrics import Metrics
 from sim.results.steps import Plans
 from sim.results.summary import BLOCKER_WORDS, blocked_line, in_one_line, value, whole
 from sim.results.timeline import Band, Curve, band, edges_ns, of_plans, rate_per_s, seconds, waiting, waiting_by_blocker
-from sim.results.wording import number, percent
+from sim.results.wording import count, number, percent
 
 NUM_RATE_BINS = 60
 """Of rates, which are noise in bins with few requests."""
@@ -181,38 +184,55 @@ def _sum(bands: list[Band]) -> Band:
 
 
 def batch_picture(measured: Measured, metrics: Metrics) -> Picture:
-    """Is the budget used up?"""
-    edges = edges_ns(measured, NUM_BINS)
-    x = seconds(edges)
+    """Is the budget used up, and by what?"""
     limits = [facts.step_budget for facts in measured.result.engines]
-    in_tokens = all(isinstance(limit, int) for limit in limits)
-    decode = _sum([band(of_plans(plans, _decodes(plans, in_tokens)), edges) for plans in measured.plans])
-    prefill = _sum([band(of_plans(plans, _prefills(plans, in_tokens)), edges) for plans in measured.plans])
-    both = [_decodes(plans, in_tokens) + _prefills(plans, in_tokens) for plans in measured.plans]
-    total = _sum([band(of_plans(plans, values), edges) for plans, values in zip(measured.plans, both, strict=True)])
-    unit = "tokens" if in_tokens else "token-work"
     limit = None if None in limits else sum(each for each in limits if each is not None)
+    in_tokens = all(isinstance(each, int) for each in limits)
+    panels = [Panel("tokens", True, limit if in_tokens else None)]
+    if not in_tokens or any(plans.work != EQUAL_WORK for plans in measured.plans):
+        panels.append(Panel("token-work", False, None if in_tokens else limit))
+    edges = edges_ns(measured, NUM_BINS)
+    x, made_of = seconds(edges), [_composition(measured.plans, panel, edges) for panel in panels]
 
     def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        axes.stackplot(x, decode.mean, prefill.mean, labels=["decode", "prefill"], colors=[BLUE, ORANGE], linewidth=0)
-        axes.plot(x, total.high, color=GREY, linewidth=0.8, label="at most")
-        if limit is not None:
-            axes.axhline(limit, color=BLACK, linewidth=1, label="limit")
-        legend(axes, 4)
-        finish(axes, f"{unit} per step")
+        rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, panel, (decode, prefill, most) in zip(rows, panels, made_of, strict=True):
+            axes.stackplot(x, decode, prefill, labels=["decode", "prefill"], colors=[BLUE, ORANGE], linewidth=0)
+            axes.plot(x, most, color=GREY, linewidth=0.8, label="at most")
+            if panel.limit is not None:
+                axes.axhline(panel.limit, color=BLACK, linewidth=1, label="limit")
+            finish(axes, f"{panel.unit} per step", xlabel=axes is rows[-1])
+        legend(rows[0] if panels[0].limit is not None else rows[-1], 4)
 
-    finding = (
+    head = [f"{kind} {panel.unit}" for panel in panels for kind in ("decode", "prefill")]
+    data = in_rows(("s", *head), x, *(values for parts in made_of for values in parts[:2]))
+    return picture("batch", "Batch composition", _batch_finding(metrics), draw, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    unit: str
+    in_tokens: bool
+    limit: float | None
+
+
+def _composition(every: list[Plans], panel: Panel, edges: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Means of decode and prefill in each bin, and the most of both together."""
+    decode, prefill, total = [], [], []
+    for plans in every:
+        decodes, prefills = _decodes(plans, panel.in_tokens), _prefills(plans, panel.in_tokens)
+        for parts, values in ((decode, decodes), (prefill, prefills), (total, decodes + prefills)):
+            parts.append(band(of_plans(plans, values), edges))
+    return _sum(decode).mean, _sum(prefill).mean, _sum(total).high
+
+
+def _batch_finding(metrics: Metrics) -> str:
+    starved = whole(metrics, "num_starved_steps")
+    return (
         f"A step has {value(metrics['mean_batch_requests_by_step'])} requests on average (most "
         f"{whole(metrics, 'max_batch_requests'):,}); prefill is {value(metrics['prefill_work_ratio'])} of the work"
-        + (
-            f"; prefill starved in {value(metrics['num_starved_steps'])} steps."
-            if metrics.value("num_starved_steps")
-            else "."
-        )
+        + (f"; prefill starved in {count(starved, 'step')}." if starved else ".")
     )
-    data = in_rows(("s", f"decode {unit}", f"prefill {unit}"), x, decode.mean, prefill.mean)
-    return picture("batch", "Batch composition", finding, draw, data)
 
 
 def _decodes(plans: Plans, in_tokens: bool) -> FloatArray:

@@ -19,9 +19,7 @@ from sim.results.figures.drawing import (
     picture,
     plain,
 )
-from sim.results.measure import Measured
 from sim.results.metrics import Metrics
-from sim.results.summary import whole
 from sim.results.wording import clipped, number
 
 MOST_BARS = 8
@@ -58,13 +56,13 @@ def lost_picture(metrics: Metrics) -> Picture:
 
 def _bars(metrics: Metrics) -> list[tuple[str, int]]:
     """Most frequent first."""
-    bars = [("preempted", whole(metrics, "num_preemptions"))]
+    bars = [(f"preempted: {reason}", n) for reason, n in metrics.reasons.get("preempted", {}).items()]
     for state in (State.REJECTED, State.TIMED_OUT, State.CANCELLED, State.FAILED):
         bars += [(f"{state.value}: {reason}", n) for reason, n in metrics.reasons.get(state.value, {}).items()]
     return sorted((bar for bar in bars if bar[1]), key=lambda bar: -bar[1])
 
 
-def client_picture(rows: list[ClientRow], measured: Measured) -> Picture:
+def client_picture(rows: list[ClientRow], metrics: Metrics) -> Picture:
     """Who suffers?"""
     name, title = "clients", "TTFT by client"
     served = sorted((row for row in rows if row.p99_ttft_s is not None), key=lambda row: -(row.p99_ttft_s or 0))
@@ -92,27 +90,32 @@ def client_picture(rows: list[ClientRow], measured: Measured) -> Picture:
             comma(axes.xaxis)
         legend(axes)
 
-    return picture(name, title, _client_finding(served, shown), draw, _client_data(shown))
+    return picture(name, title, _client_finding(served, shown, metrics), draw, _client_data(shown))
 
 
-def _client_finding(served: list[ClientRow], shown: list[ClientRow]) -> str:
+def _client_finding(served: list[ClientRow], shown: list[ClientRow], metrics: Metrics) -> str:
     worst, best = served[0], served[-1]
     text = (
         f"Longest P99: {clipped(worst.client, 40)} {number(1000 * (worst.p99_ttft_s or 0))} ms; "
         f"shortest: {clipped(best.client, 40)} {number(1000 * (best.p99_ttft_s or 0))} ms."
     )
+    delivered = metrics.value("client_tokens_jain_ratio")
+    if delivered is not None:
+        text += f" Of the tokens asked for, all get an equal share if Jain's index is 1: it is {delivered:.3f}."
     rest = len(served) - len(shown)
     return text + (f" The worst {len(shown)} of {len(served)} clients are shown." if rest else "")
 
 
 def _client_data(shown: list[ClientRow]) -> Data:
-    head = ("client", "offered", "finished", "output tokens", "P50 TTFT ms", "P99 TTFT ms")
+    head = ("client", "offered", "finished", "output tokens", "asked for", "mean TTFT ms", "P50 TTFT ms", "P99 TTFT ms")
     rows = [
         (
             clipped(row.client, 40),
             f"{row.num_offered:,}",
             f"{row.num_finished:,}",
             f"{row.output_tokens:,}",
+            f"{row.asked_tokens:,}",
+            number(1000 * (row.mean_ttft_s or 0)),
             number(1000 * (row.p50_ttft_s or 0)),
             number(1000 * (row.p99_ttft_s or 0)),
         )

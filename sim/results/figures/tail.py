@@ -176,23 +176,34 @@ def step_picture(measured: Measured, metrics: Metrics) -> Picture:
         return left_out(name, title, "No step ran.")
     if len(lines) == 1 and lines[0].values[-1] < 1.05 * lines[0].values[0]:
         return left_out(name, title, f"All steps take {number(float(lines[0].values[0]))} ms, give or take 5 %.")
-    target_s = measured.result.slo.tpot_s
+    targets_ms = _step_targets_ms(measured)
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         draw_tail(axes, lines)
         scale_x(axes, lines, f"{title} (ms)", None, "")
-        if target_s is not None and 1000 * target_s <= axes.get_xlim()[1] * 2:
-            axes.axvline(1000 * target_s, color=RED, linestyle=":", label=f"TPOT SLO {1000 * target_s:,.4g} ms")
-        legend(axes)
+        for (label, at), style in zip(targets_ms, ("--", ":"), strict=False):
+            if at <= axes.get_xlim()[1] * 2:
+                axes.axvline(at, color=RED, linestyle=style, label=f"{label} {at:,.4g} ms")
+        legend(axes, 2)
 
     finding = "; ".join(
         f"{line.label}: {line.n:,} steps, P50 {number(float(np.median(line.values)))} ms, "
         f"longest {number(float(line.values[-1]))} ms"
         for line in lines
     )
+    for label, at in targets_ms:
+        longer = sum(int((line.values > at).sum()) for line in lines) / sum(line.n for line in lines)
+        finding += f"; {percent(longer)} of steps take longer than the {label} of {at:,.4g} ms"
     data = _spread_data(metrics, {"decodes only (s)": "decode_step_s", "with prefill (s)": "prefill_step_s"})
     return picture(name, title, finding + ".", draw, data)
+
+
+def _step_targets_ms(measured: Measured) -> list[tuple[str, float]]:
+    """What a step may take: by the budget's own target, and by the SLO on what it does to every decode."""
+    targets_s = {facts.step_target_s: "step target" for facts in measured.result.engines}
+    targets_s[measured.result.slo.tpot_s] = "TPOT SLO"
+    return [(label, 1000 * target_s) for target_s, label in targets_s.items() if target_s is not None]
 
 
 def _step_ms(plans: Sequence[Plans], prefill: bool) -> FloatArray:

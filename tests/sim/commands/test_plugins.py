@@ -9,7 +9,8 @@ import pytest
 
 from sim.commands.list import list_
 from sim.commands.main import _status
-from sim.commands.replay import _policy, replay
+from sim.commands.options import policy
+from sim.commands.replay import replay
 from sim.engines import ENGINES
 from sim.policies import all_policies
 from sim.policies.guard import PolicyBroke
@@ -49,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_how_a_policy_is_written(text: str, name: str, parameters: dict[str, object]) -> None:
-    assert _policy("admission", text) == {"name": name, "parameters": parameters}
+    assert policy("admission", text) == {"name": name, "parameters": parameters}
 
 
 def test_a_policy_from_a_file_runs_and_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
