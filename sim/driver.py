@@ -144,8 +144,8 @@ class Simulation:
         self._next_row = self.arrivals.first_row
         if self._next_row < len(self.arrivals.arrival_ns):
             self._arrive_at_next()
-        for time_ns, blocks in self.capacity_events:
-            self._resize_at(time_ns, blocks)
+        for number, (time_ns, blocks) in enumerate(self.capacity_events):
+            self._resize_at(time_ns, blocks, max(later for _, later in self.capacity_events[number:]))
         for server in self.servers:
             server.max_steps = self.limits.max_steps
             if server.core.running:
@@ -229,10 +229,10 @@ class Simulation:
     ) -> None:
         self.clock.at(self.clock.now_ns + delay_ns, priority, lambda _: leave(server, request))
 
-    def _resize_at(self, time_ns: int, blocks: int) -> None:
+    def _resize_at(self, time_ns: int, blocks: int, most_to_come: int) -> None:
         def resize(_: Alarm) -> None:
             for server in self.servers:
-                server.resize(blocks)
+                server.resize(blocks, most_to_come)
 
         self.clock.at(time_ns, CAPACITY, resize)
 

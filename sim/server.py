@@ -77,7 +77,7 @@ class Server:
 
     def submit(self, request: Request, stop_after: int) -> None:
         core, log = self.core, self.log
-        log.now_ns = self.clock.now_ns
+        log.now_ns = core.now_ns = self.clock.now_ns
         log.requests.waiting_seen[request.row] = core.num_waiting
         decision = core.submit(request, stop_after=stop_after)
         if decision.verdict is Verdict.REJECT:
@@ -101,16 +101,17 @@ class Server:
             self._leaving.setdefault(request, (event, reason))
             self._cut()
             return
-        log.now_ns = self.clock.now_ns
+        log.now_ns = self.core.now_ns = self.clock.now_ns
         self.core.cancel(request, event, reason)
         if self.flights:
             self._cut()  # whoever stood behind it may be let in now
         elif self._tick is None:
             self.start()
 
-    def resize(self, total_blocks: int) -> None:
-        """The pool changes: planning goes by it from the coming boundary on."""
-        self.core.resize(total_blocks)
+    def resize(self, total_blocks: int, most_to_come: int) -> None:
+        """The pool changes: planning goes by it from the coming boundary on. It will never have more than the most."""
+        self.log.now_ns = self.core.now_ns = self.clock.now_ns
+        self.core.resize(total_blocks, most_to_come=most_to_come)
         if self.flights:
             self._cut()
         elif self._tick is None and not self.core.idle:
@@ -193,7 +194,7 @@ class Server:
             if self._leaving and done and ends[done - 1] == now:
                 self._let_go(flight, done)
             if done:
-                log.now_ns = ends[done - 1]
+                log.now_ns = core.now_ns = ends[done - 1]
                 core.commit_step(plan, done)
             if done < plan.steps:
                 return
@@ -205,7 +206,7 @@ class Server:
         """Deliver what came out before the step that ends now, and none of that one, to who has left in it."""
         if done > 1:
             self.core.commit_step(flight.plan, done - 1)
-        self.log.now_ns = self.clock.now_ns
+        self.log.now_ns = self.core.now_ns = self.clock.now_ns
         for request, (event, reason) in self._leaving.items():
             self.core.cancel(request, event, reason)
         self._leaving.clear()

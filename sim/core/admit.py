@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NO_WORK = defer(Blocker.WORK, "step budget used up")
 NO_SLOT = defer(Blocker.SLOTS, "no sequence slot")
+NO_BLOCKS = defer(Blocker.BLOCKS, "not enough free blocks")
 NO_CHUNK = defer(Blocker.WORK, "prompt does not fit the step budget")
 HAS_PREEMPTED = defer(Blocker.BLOCKS, "the step has preempted")
 BATCH_RUNS = defer(Blocker.POLICY, "the batch before is still running")
@@ -60,7 +61,7 @@ def not_latched(core: Drafting, draft: StepDraft) -> Decision | None:
 class Candidate:
     """A waiting request under test, with what the tests before have found out."""
 
-    __slots__ = ("attached", "charged_tokens", "draft", "held_blocks", "hit", "request", "tokens", "whole_prompt")
+    __slots__ = ("agreed", "attached", "draft", "held_blocks", "hit", "request", "tokens", "whole_prompt")
 
     def __init__(self, request: Request, draft: StepDraft, whole_prompt: bool = False) -> None:
         self.request = request
@@ -68,12 +69,12 @@ class Candidate:
         self.whole_prompt = whole_prompt
         """It takes blocks for all its known tokens at once, not only for the first chunk."""
         self.hit: Hit = NO_HIT
+        self.agreed = False
+        """The admission policy has said yes."""
         self.attached = False
         """A test has referenced the hit already."""
         self.tokens: int | None = None
         """Granted for the first chunk; None where admission only moves the request and a later pass gives it work."""
-        self.charged_tokens = 0
-        """What the budget is charged: where hits are not known to it, more than is computed."""
         self.held_blocks = 0
         """What it will hold, hits included."""
 
@@ -106,13 +107,28 @@ def _grant_chunk(core: Drafting, candidate: Candidate) -> Decision:
     tokens = candidate.draft.meter.grant(request.known_tokens - context, context, decode=False, admitting=True)
     if not tokens:
         return NO_CHUNK
-    candidate.tokens = candidate.charged_tokens = tokens
+    candidate.tokens = tokens
     candidate.held_blocks = core.blocks(request.known_tokens if candidate.whole_prompt else context + tokens)
     return ADMIT
 
 
+def ask_for_blocks(core: Drafting, candidate: Candidate) -> Decision:
+    """What the admission policy says, and whether the blocks are really there: some policies go by promises alone.
+
+    Where the first chunk is granted later, it is asked about all that the request knows.
+    """
+    request, hit = candidate.request, candidate.hit
+    if not candidate.held_blocks:
+        candidate.held_blocks = core.blocks(request.known_tokens)
+    decision = candidate.draft.account.decide(core, request, hit, candidate.held_blocks)
+    candidate.agreed = decision is ADMIT
+    if decision is ADMIT and candidate.held_blocks - hit.blocks + hit.free_blocks > core.store.free_blocks:
+        return NO_BLOCKS
+    return decision
+
+
 def _blocks_are_there(core: Drafting, candidate: Candidate) -> Decision:
-    decision = candidate.draft.account.decide(core, candidate.request, candidate.hit, candidate.held_blocks)
+    decision = ask_for_blocks(core, candidate)
     if decision.blocker is Blocker.BLOCKS:
         candidate.draft.refused.append(candidate.request)
     return decision
@@ -205,6 +221,7 @@ class Admit:
             elif draft.deferred is None:
                 draft.deferred = decision
                 draft.blocked = request if looked_at else None
+                draft.agreed = candidate.agreed
             return False
         return self._let_in(core, draft, candidate)
 
@@ -215,7 +232,7 @@ class Admit:
         if tokens is None:
             core.grow(draft, request, new_blocks, 0)
             return True
-        draft.meter.spend(candidate.charged_tokens, hit.tokens, decode=False)
+        draft.meter.spend(tokens, hit.tokens, decode=False)
         core.schedule_chunk(draft, request, tokens, new_blocks, admitted=True)
         if core.admission.charges:
             last = hit.tokens + tokens == request.known_tokens
@@ -232,7 +249,12 @@ class Admit:
         if any(guard(core, draft) for guard in self.guards):
             return FOREVER if draft.blocked is None else 1  # a latch that has just fallen: then it is the reason
         steps = core.order.steady_steps(core, plan)
-        return steps if draft.blocked is None else min(steps, core.admission.steady_steps(core, plan))
+        if draft.blocked is None:
+            return steps
+        if not draft.agreed:
+            return min(steps, core.admission.steady_steps(core, plan))
+        # The policy's yes, given before another test said no, may turn into a no as blocks are taken.
+        return min(steps, 1 + core.cohort.affordable_steps(0, FOREVER)) if core.admission.lasting_yes else 1
 
     def why_ignored(self, core: Drafting, arrived: Request, draft: StepDraft) -> Decision | None:
         """Why a request just queued changes nothing in the stretch that came of a draft; None if it must be looked at.

@@ -51,7 +51,7 @@ def _chunk(core: EngineCore, item: Item) -> Scheduled:
         item.context,
         item.hit_tokens,
         item.new_blocks,
-        held_blocks=core.blocks(item.context + item.tokens),
+        held_blocks=core.held_blocks(item.request),
         emits=item.emits,
     )
 

@@ -63,12 +63,16 @@ class Drafting(EngineState):
         """Take blocks for a request that does not decode: now, or after the scan in engines that do."""
         request.held_blocks += new_blocks
         if self._takes_late:
+            self.promised_blocks += new_blocks
+            self.store.free_blocks -= new_blocks  # promised blocks are not free any more, though nothing is evicted yet
             draft.to_take.append((request, new_blocks, full_blocks))
         else:
             self.store.grow(request, new_blocks, full_blocks)
 
     def take_promised(self, draft: StepDraft) -> None:
         """The scan is over: take what it has promised."""
+        self.store.free_blocks += self.promised_blocks
+        self.promised_blocks = 0
         for request, new_blocks, full_blocks in draft.to_take:
             self.store.grow(request, new_blocks, full_blocks)
         draft.to_take.clear()
@@ -111,7 +115,8 @@ class Drafting(EngineState):
 
         `asker`: for whose next block; None when room is made for the step as a whole or the pool has shrunk.
         """
-        mode = self.preemption.mode(self, victim)
+        ending = victim in self._in_flight.ending  # its last token is being computed and comes out whatever happens
+        mode = PreemptionMode.RECOMPUTE if ending else self.preemption.mode(self, victim)
         lost_tokens, held = victim.computed_tokens, self.held_blocks(victim)
         if not lost_tokens and mode is PreemptionMode.SWAP:
             mode = PreemptionMode.RECOMPUTE  # it came in in this very step: there is nothing to move

@@ -20,7 +20,7 @@ from sim.core.delivery import Delivering
 from sim.core.events import WentIdle
 from sim.core.lifecycle import Event
 from sim.core.observer import Observer
-from sim.core.passes import Admitting, arranged, forwards
+from sim.core.passes import Admitting, Advance, arranged, forwards
 from sim.core.plan import ADMIT, BatchPlan, Decision, StepDraft, Verdict, reject
 from sim.core.request import Request
 from sim.core.spec import EngineSpec, Quirk
@@ -49,6 +49,7 @@ class EngineCore(Delivering):
 
     __slots__ = (
         "_admits",
+        "_admits_first",
         "_arrivals",
         "_forward",
         "_plans",
@@ -66,6 +67,8 @@ class EngineCore(Delivering):
         passes = arranged(spec.passes, spec.budget.serve)
         self.passes = with_swap_in(passes) if self.preemption.may_swap else passes
         self.latest_draft = StepDraft(self.budget.open(self), self.admission.open(self))
+        firsts = [each for each in self.passes if isinstance(each, Admitting | Advance)]
+        self._admits_first = not isinstance(firsts[0], Advance) or not firsts[0].decodes
         self._admits = [each for each in self.passes if isinstance(each, Admitting)]
         self._steady = [each.steady_steps for each in self.passes]
         self._turn = forwards(self.passes)
@@ -125,22 +128,26 @@ class EngineCore(Delivering):
 
         With all known tokens computed but the newest it decodes, else it is in its prefill.
         """
+        lacking = request.prompt_tokens + output_tokens - computed_tokens
+        if lacking < self._prefill_tokens_out:
+            raise ValueError(f"initial state: request {request.id} has {computed_tokens} computed tokens, all it knows")
+        if len(self.running) == self.spec.max_running:
+            raise ValueError(
+                f"initial state: request {request.id} has no sequence slot, there are {self.spec.max_running}"
+            )
         self._enrol(request)
-        self._endings.promise(request, stop_after)
         held = self.blocks(computed_tokens)
         hit = self.store.match(request, most_blocks=computed_tokens // self.block_tokens)
         if held - hit.blocks + hit.free_blocks > self.store.free_blocks:
             raise ValueError(
                 f"initial state: request {request.id} needs {held} blocks, {self.store.free_blocks} are free"
             )
+        self._endings.promise(request, stop_after)
         request.outputs = output_tokens
         self._enter_running(request, computed_tokens, Event.ADMIT)
         self.store.attach(request, hit)
         self.store.grow(request, held - hit.blocks, computed_tokens // self.block_tokens)
         request.held_blocks = held
-        lacking = request.known_tokens - computed_tokens
-        if lacking < self._prefill_tokens_out:
-            raise ValueError(f"initial state: request {request.id} has {computed_tokens} computed tokens, all it knows")
         if lacking == self._prefill_tokens_out:
             self._start_decoding(request)
         self._note_peak()
@@ -156,14 +163,25 @@ class EngineCore(Delivering):
 
     # -- the pool changes
 
-    def resize(self, total_blocks: int) -> None:
+    def resize(self, total_blocks: int, *, most_to_come: int | None = None) -> None:
         """The pool shall have so many usable blocks from the next step on (memory that jitters).
 
         It shrinks as far as it can: cached contents go first, then victims of the preemption policy; what nobody gives
-        up is taken as it comes free.
+        up is taken as it comes free. `most_to_come`: it will never have more again; who waits and needs more is refused
+        now. By default it may come back to its size.
         """
         self._usable_blocks = total_blocks
-        self.pool_blocks = max(self.pool_blocks, total_blocks)
+        self.pool_blocks = max(self.pool_blocks, total_blocks) if most_to_come is None else most_to_come
+        if most_to_come is not None:
+            self._refuse_hopeless()
+
+    def _refuse_hopeless(self) -> None:
+        """End whoever waits and can never start in the pool as it will be."""
+        for request in list(self.waiting):
+            decision = self.admission.feasible(self, request)
+            if decision.verdict is Verdict.REJECT and request not in self._in_flight.ending:
+                self.waiting.remove(request)
+                self._finalise(request, Event.REJECT, decision.reason, decision.detail)
 
     def _follow_capacity(self, draft: StepDraft) -> None:
         """Bring the pool to its new size, or as near to it as it gets."""
@@ -227,6 +245,7 @@ class EngineCore(Delivering):
                 self._forward = 0 if run.restart or number == len(self._turn) else number
                 return self._seal(draft, may_stretch=forward == self._forward == 0)
         self._forward = 0
+        self.take_promised(draft)
         goes_on = draft.preempted or (draft.rejected and self.waiting)
         return self._seal(draft, may_stretch=False) if goes_on else None
 
@@ -305,6 +324,8 @@ class EngineCore(Delivering):
             return 1
         if self.front is not None and self.front.outside and self.front.blocks(self) is None:
             return 1
+        if self._usable_blocks != self.store.total_blocks and not self.preemption.timeless:
+            return 1  # the pool has still to shrink, and each step asks anew who gives way
         steps = min(self._endings.next_step() - plan.decode_step, self.max_stretch)
         if steps > 1 and self.learners:
             steps = min(steps, self._steps_to_next_full_block())
@@ -315,6 +336,10 @@ class EngineCore(Delivering):
         return 1 + cohort.affordable_steps(self.store.free_blocks, steps - 1) if steps > 1 else 1
 
     def _steps_to_next_full_block(self) -> int:
-        """Steps up to the one in which an output fills a block that others may hit: it must open a plan."""
+        """Steps up to the one in which an output fills a block that others may hit: it must open a plan.
+
+        Where the queue is looked at before the decodes, so must the step behind it.
+        """
         size, lag = self.block_tokens, self.spec.depth - 1
-        return min(size - (request.computed_tokens - lag) % size for request in self.learners)
+        filled = [(request.computed_tokens - lag) % size for request in self.learners]
+        return 1 if self._admits_first and 0 in filled else size - max(filled)

@@ -7,6 +7,7 @@ pure-decode plan it would do the same again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -85,7 +86,7 @@ class Advance:
             return
         if self.joins_prefills:
             core.take_promised(draft)
-        if core.learners or not self._all_fit(core, draft):
+        if core.learners or draft.some_decode or not self._all_fit(core, draft):
             self._walk(core, draft)
 
     def _all_fit(self, core: Drafting, draft: StepDraft) -> bool:
@@ -149,7 +150,7 @@ class Advance:
     def _walk(self, core: Drafting, draft: StepDraft) -> None:
         if self.decodes and draft.decodes is None:
             draft.decodes = set()
-        for request in self._in_order(core):
+        for request in self._in_order(core, draft):
             if request not in core.running:
                 continue  # gave way in this pass
             if not draft.meter.has_left():
@@ -178,9 +179,12 @@ class Advance:
                     self._charge(core, draft, [(request, tokens, blocks)])
         core.tidy_decodes(draft)
 
-    def _in_order(self, core: Drafting) -> list[Request]:
-        """Whom to serve, in order: a snapshot. Left out: requests that only wait for a token in flight."""
-        decodes = [request for request in core.running if request.decoding] if self.decodes else []
+    def _in_order(self, core: Drafting, draft: StepDraft) -> list[Request]:
+        """Whom to serve, in order: a snapshot.
+
+        Left out: requests that only wait for a token in flight, and decodes that have their token (come back just now).
+        """
+        decodes = [one for one in core.running if one.decoding and not draft.has(one)] if self.decodes else []
         prefills = list(core.prefilling) if self.prefills else []
         if core.budget.serve == "list":
             return sorted(decodes + prefills, key=lambda request: request.seq)
@@ -249,8 +253,9 @@ def arranged(passes: Sequence[Pass], serve: str) -> tuple[Pass, ...]:
     decodes: Advance | None = None
     for each in passes:
         if isinstance(each, Advance) and each.decodes and each.prefills:
-            out.append(Advance(decodes=False, after_self_preemption=each.after_self_preemption))
-            decodes = Advance(prefills=False, after_self_preemption=each.after_self_preemption)
+            prefills, decodes = copy(each), copy(each)
+            prefills.decodes = decodes.prefills = False
+            out.append(prefills)
             continue
         if isinstance(each, Run) and decodes is not None:
             out.append(decodes)

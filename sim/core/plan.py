@@ -94,6 +94,7 @@ class StepDraft:
 
     __slots__ = (
         "account",
+        "agreed",
         "all_decodes",
         "blocked",
         "decodes",
@@ -124,6 +125,8 @@ class StepDraft:
         """A request for each time that its blocks were asked for and refused."""
         self.deferred: Decision | None = None
         """Why the scan of the queue ended with somebody left in it."""
+        self.agreed = False
+        """Whether the admission policy would have let `blocked` in."""
         self.blocked: Request | None = None
         """Whom it was said to; None where the answer is the same for everybody."""
         self.rejected = 0
@@ -141,6 +144,15 @@ class StepDraft:
     @property
     def empty(self) -> bool:
         return not (self.all_decodes or self.items or self.decodes)
+
+    @property
+    def some_decode(self) -> bool:
+        """Whether decodes have been scheduled already."""
+        return self.all_decodes or bool(self.decodes)
+
+    def has(self, decode: Request) -> bool:
+        """Whether a decoding request has its token of this step."""
+        return self.all_decodes or (self.decodes is not None and decode in self.decodes)
 
     def item_of(self, request: Request) -> Item | None:
         return next((item for item in self.items if item.request is request), None)

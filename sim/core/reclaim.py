@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.core.admit import Candidate, Test
+from sim.core.admit import Candidate, Test, ask_for_blocks
 from sim.core.plan import ADMIT, Decision
 
 if TYPE_CHECKING:
@@ -17,12 +17,10 @@ def _make_it_fit(core: Drafting, candidate: Candidate) -> Decision:
     Refused, it holds nothing; what was reclaimed in vain stays gone (mini-runtime `engine.py`, admission).
     """
     request, hit, store = candidate.request, candidate.hit, core.store
-    account = candidate.draft.account
-    candidate.held_blocks = core.blocks(request.known_tokens)
     store.attach(request, hit)
-    decision = account.decide(core, request, hit, candidate.held_blocks)
+    decision = ask_for_blocks(core, candidate)
     while decision is not ADMIT and candidate.held_blocks - hit.blocks > store.free_blocks and store.reclaim():
-        decision = account.decide(core, request, hit, candidate.held_blocks)
+        decision = ask_for_blocks(core, candidate)
     candidate.attached = decision is ADMIT
     if not candidate.attached:
         store.release(request, hit.blocks, 0, returns=False)

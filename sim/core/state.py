@@ -55,6 +55,7 @@ class EngineState:
         "pool_blocks",
         "preemption",
         "prefilling",
+        "promised_blocks",
         "reserved_blocks",
         "running",
         "spec",
@@ -76,6 +77,7 @@ class EngineState:
             if type(policy).observe is not Policy.observe
         ]
         self.now_ns = 0
+        """The caller's time: given when a step is planned, and set by a driver before it commits or cancels."""
         self.store = spec.new_store()
         self.host = HostPool(spec.host)
         self.block_tokens = self.store.block_tokens
@@ -94,6 +96,8 @@ class EngineState:
         self.latched = False
         """Admission is closed until somebody leaves (pass `Admit`, `latches`)."""
         self.reserved_blocks = 0
+        self.promised_blocks = 0
+        """Granted in the step being drafted, not taken yet (`EngineSpec.takes_blocks`); they do not count as free."""
         self.peak_used_blocks = 0
         self._endings = Endings(fewest=2 if Quirk.FIRST_TOKEN_NOT_CHECKED in spec.quirks else 1)
         self._in_flight = InFlight(spec.depth, self.cohort, self._endings)
@@ -178,19 +182,16 @@ class EngineState:
         request.seq = self._latest_seq
         request.computed = computed_tokens
         request.state = after(request.state, event, request.id)
+        out_of_order = False
+        if self.spec.list_order == "arrival":
+            request.seq = request.number
+            out_of_order = bool(self.running) and next(reversed(self.running)).seq > request.seq
         self.running[request] = None
         self.prefilling[request] = None
-        if self.spec.list_order == "arrival":
-            self._stand_by_arrival(request)
+        if out_of_order:
+            self.running, self.prefilling = _in_order(self.running), _in_order(self.prefilling)
         request.reserved_blocks = self.admission.reservation(self, request)
         self.reserved_blocks += request.reserved_blocks
-
-    def _stand_by_arrival(self, request: Request) -> None:
-        """Its place in the list is that of its arrival, not behind everybody."""
-        request.seq = request.number
-        if any(other.seq > request.seq for other in self.running):
-            self.running = _in_order(self.running)
-            self.prefilling = _in_order(self.prefilling)
 
     def _leave_running(self, request: Request, *, returns: bool, scheduled: int = 0, over: bool = False) -> None:
         """Take a request out of the running list and give its blocks back.
@@ -254,12 +255,20 @@ class EngineState:
         self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
 
     def check_invariants(self) -> None:
-        """Laws 4, 10 and 11 on the state between two steps; AssertionError on our own bugs."""
+        """The books agree with each other between two steps (law 4 and what the other laws stand on).
+
+        AssertionError on our own bugs.
+        """
         self.cohort.check_invariants(request for request in self.running if request.decoding)
         for request in self.running:
             assert request.state is State.RUNNING
             assert self.held_blocks(request) >= self.blocks(request.computed_tokens)
         assert all(request.state is State.SWAPPED for request in self.swapped)
+        assert all(request.state is State.QUEUED for request in self.waiting)
+        assert [*self.prefilling] == [request for request in self.running if request in self.prefilling]
+        assert not any(request.decoding for request in self.prefilling)
+        assert all(request.decoding for request in self.learners)
+        assert not self.promised_blocks
         assert [*self.running] == sorted(self.running, key=lambda request: request.seq)
         assert len(self.running) <= self.spec.max_running
         assert self.reserved_blocks == sum(request.reserved_blocks for request in self.running)

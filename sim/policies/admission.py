@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.core.admit import NO_BLOCKS
 from sim.core.cohort import FOREVER
 from sim.core.plan import ADMIT, BatchPlan, Blocker, Decision, defer, reject
 from sim.core.request import Request
@@ -9,7 +10,6 @@ from sim.kv.store import Hit
 from sim.policies.protocols import AdmissionPolicy, EngineView
 from sim.policies.registry import ADMISSION
 
-NO_BLOCKS = defer(Blocker.BLOCKS, "not enough free blocks")
 NO_RESERVATION = defer(Blocker.BLOCKS, "reservation does not fit")
 
 

@@ -61,6 +61,10 @@ class EngineView(Protocol):
         """Sum of `reserved_blocks` over running requests."""
 
     @property
+    def promised_blocks(self) -> int:
+        """Granted earlier in this step's scan and not taken yet; `store.free_blocks` is without them."""
+
+    @property
     def block_tokens(self) -> int: ...
     def final_kv_tokens(self, request: Request, /) -> int:
         """The most KV entries the request can ever have: prompt + max_tokens - 1 in most engines."""

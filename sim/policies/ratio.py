@@ -35,14 +35,18 @@ class RatioAccount:
         self._total: float | None = None
         """Those, and all that is still to be written, `total_offset`. Most steps never ask."""
 
+    def _free_tokens(self, engine: EngineView) -> int:
+        """What is free when this step's prefills have not taken theirs."""
+        return (engine.store.free_blocks + engine.promised_blocks) * engine.block_tokens
+
     def rem_total(self, engine: EngineView) -> float:
         """Tokens left for whole answers."""
-        return engine.store.free_blocks * engine.block_tokens - self._promised(engine)
+        return self._free_tokens(engine) - self._promised(engine)
 
     def cur_rem(self, engine: EngineView) -> int:
         """Tokens left for prefills in this step."""
         self._promised(engine)
-        return engine.store.free_blocks * engine.block_tokens - self._now
+        return self._free_tokens(engine) - self._now
 
     def _promised(self, engine: EngineView) -> float:
         if self._total is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from sim.core.admit import NO_BLOCKS
 from sim.core.cohort import FOREVER
 from sim.core.plan import ADMIT, BatchPlan, Decision, reject
 from sim.core.request import Request
 from sim.kv.store import Hit
-from sim.policies.admission import NO_BLOCKS
 from sim.policies.protocols import AdmissionPolicy, EngineView
 from sim.policies.registry import ADMISSION
 

@@ -42,7 +42,7 @@ def test_a_run_of_seconds_and_a_longer_one_that_goes_on(tmp_path: Path) -> None:
     assert again.measurements[: len(found.measurements)] == found.measurements
     assert len(again.measurements) >= len(found.measurements)
     with pytest.raises(
-        Failure, match="samples.jsonl:1: cannot go on .*: seed is 0 in one and 5 in the other"
+        Failure, match=r"samples.jsonl:1: cannot go on .*: seed is 0 in one and 5 in the other"
     ) as caught:
         run(tmp_path / "out", model=flags[1], clock="cpu", seed=5)
     assert caught.value.status == 1

@@ -15,7 +15,7 @@ import pytest
 
 from sim.conformance import compare, vllm_v1
 from sim.core import admit
-from sim.core.admit import GRANT_CHUNK, Admit, Misfit
+from sim.core.admit import GRANT_CHUNK, NO_BLOCKS, Admit, Misfit
 from sim.core.cohort import FOREVER, DecodeCohort
 from sim.core.engine import EngineCore
 from sim.core.in_flight import InFlight
@@ -26,7 +26,7 @@ from sim.core.request import Request
 from sim.core.spec import EngineSpec
 from sim.engines import VllmV1
 from sim.kv.hashed import HashedStore, ReleaseOrder
-from sim.policies.admission import NO_BLOCKS, Optimistic
+from sim.policies.admission import Optimistic
 from sim.policies.budget import DecodeFirst, ListOrder, TokenMeter
 from sim.policies.protocols import PreemptionPolicy
 from tests.golden import fuzz

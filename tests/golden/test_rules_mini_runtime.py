@@ -15,7 +15,7 @@ import pytest
 from sim.conformance import compare, load
 from sim.conformance.mini_runtime import Loop, MiniRuntimeRecorder
 from sim.core import admit
-from sim.core.admit import MATCH_PREFIX, SLOT_IS_FREE, Admit, Candidate, Misfit
+from sim.core.admit import MATCH_PREFIX, NO_BLOCKS, SLOT_IS_FREE, Admit, Candidate, Misfit
 from sim.core.drafting import Drafting
 from sim.core.passes import Advance, AfterSelfPreemption, Run
 from sim.core.plan import ADMIT, Decision, StepDraft
@@ -25,7 +25,7 @@ from sim.core.spec import EngineSpec, Quirk
 from sim.engines.mini_runtime import MiniRuntime
 from sim.kv.leaky import LeakyTreeStore
 from sim.kv.leaky_tree import LeakyTree
-from sim.policies.admission import NO_BLOCKS, Optimistic
+from sim.policies.admission import Optimistic
 from sim.policies.preemption import Newest, SelfPreemption
 
 Patch = pytest.MonkeyPatch
