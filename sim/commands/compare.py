@@ -61,6 +61,8 @@ def compare(
         check_out(out, force)
     names = inputs or []
     if len(names) == 2 and Path(names[0]).is_dir():
+        if any((out, file, scenario, engines, vary, engine_flag)):
+            raise wrong_use("a run beside a benchmark's result takes no options: the result is on stdout")
         return _beside(Path(names[0]), Path(names[1]))
     if jobs == 0 or jobs < -1:
         raise wrong_use(f"--jobs must be >= 1, or -1 for one per core, got {jobs}")

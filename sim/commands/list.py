@@ -15,6 +15,8 @@ from sim.engines import ENGINES
 from sim.policies import all_policies
 from sim.policies.parameters import parameters_of, type_words, types_of
 from sim.policies.registry import Registry
+from sim.results.catalog import SINGLES, SPREADS, Single, Spread
+from sim.results.metrics import STATISTICS
 from workloads.bundled import bundled_names
 from workloads.formats import format_names
 
@@ -25,9 +27,10 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="Only this kind: engine, order, admission, ...")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Parameters, defaults, one line each.")] = False,
 ) -> None:
-    """List engines, policies, cost profiles, trace formats and bundled traces."""
+    """List engines, policies, cost profiles, trace formats, bundled traces and metrics."""
     registries = {"engine": ENGINES, **all_policies()}
     names = {"profile": profile_names(), "format": list(format_names()), "trace": list(bundled_names())}
+    names["metric"] = list(_metrics(verbose))
     kinds = [*registries, *names]
     if kind is not None and kind not in kinds:
         raise wrong_use(f"unknown kind {kind!r}: known are {', '.join(kinds)}")
@@ -38,6 +41,22 @@ def list_(
                 print(f"  {name}")
         else:
             _print_registry(registries[each], verbose)
+
+
+def _metrics(verbose: bool) -> Iterator[str]:
+    """`p99_ttft_s: s, of finished requests, lower is better, vllm p99_ttft_ms`, for each statistic of a spread."""
+    metrics: tuple[Single | Spread, ...] = (*SINGLES, *SPREADS)
+    for metric in metrics:
+        name, serve = metric.name, metric.serve
+        if isinstance(metric, Spread):
+            name = f"{{{','.join(STATISTICS)}}}_{name}"
+            serve = f"{{mean,median,std,pP}}_{serve}_ms" if serve else ""
+        if not verbose:
+            yield name
+            continue
+        of = f", of {metric.population} requests" if metric.population else ""
+        better = f", {metric.better} is better" if metric.better else ""
+        yield f"{name}: {metric.unit}{of}{better}" + (f", vllm bench serve {serve}" if serve else "")
 
 
 def _print_registry(registry: Registry, verbose: bool) -> None:

@@ -148,7 +148,7 @@ class Advance:
             draft.account.charge(core, request, tokens, last=request.computed + tokens == request.known_tokens)
 
     def _walk(self, core: Drafting, draft: StepDraft) -> None:
-        if self.decodes and draft.decodes is None:
+        if self.decodes and draft.decodes is None and not draft.all_decodes:
             draft.decodes = set()
         for request in self._in_order(core, draft):
             if request not in core.running:

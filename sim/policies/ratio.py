@@ -90,6 +90,7 @@ class NewTokenRatio(AdmissionPolicy):
     """
 
     charges = True
+    lasting_yes = False  # every decode step takes a whole token and gives back a share of one
 
     def __init__(
         self,

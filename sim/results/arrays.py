@@ -13,6 +13,9 @@ SmallIntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+CHUNK = 1 << 14
+"""So many elements at a time where only a sum is wanted and what is summed would take much memory."""
+
 
 def view(column: array[int]) -> IntArray:
     """A column without a copy; it must not grow as long as the view lives."""

@@ -153,7 +153,7 @@ SINGLES: tuple[Single, ...] = (
     Single("client_tokens_jain_ratio", "ratio", "higher", "offered", delivered_jain),
     Single("client_ttft_min_max_ratio", "ratio", "higher", "finished", ttft_min_max),
     # steps
-    Single("num_steps", "steps", None, None, lambda m: sum(len(plans.step_ns) for plans in m.plans)),
+    Single("num_steps", "steps", None, None, lambda m: sum(plans.num_steps for plans in m.plans)),
     Single("std_step_s", "s", "lower", None, f.step_spread),
     Single("busy_ratio", "ratio", None, None,
            lambda m: f.ratio(f.busy_s(m), m.duration_s * len(m.plans), "the run takes no time")),

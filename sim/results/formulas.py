@@ -80,7 +80,7 @@ def total_blocks(m: Measured) -> int:
 
 
 def per_step(m: Measured, of: Callable[[Plans], FloatArray | IntArray]) -> float | Missing:
-    num_steps = sum(len(plans.step_ns) for plans in m.plans)
+    num_steps = sum(plans.num_steps for plans in m.plans)
     return ratio(sum(plans.sum_over_steps(of(plans)) for plans in m.plans), num_steps, "n=0: no step ran")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.work import EQUAL_WORK
 from sim.core.lifecycle import TERMINAL, State
 from sim.core.plan import Blocker
-from sim.results.arrays import BoolArray, FloatArray, IntArray, SmallIntArray, same, view
+from sim.results.arrays import CHUNK, BoolArray, FloatArray, IntArray, SmallIntArray, same, view
 from sim.results.blocked import WAITED_FOR, blocked_by_engine
 from sim.results.columns import NEVER, STATE_CODES, STATES
 from sim.results.run import RunResult, Slo
@@ -19,9 +19,6 @@ from sim.results.tokens import Gaps, Spans, TokenTimes, event_gaps, spans, token
 from sim.results.waste import LastBlocks, last_blocks
 
 NS_PER_S = 1_000_000_000
-
-CHUNK = 1 << 14
-"""So many requests at a time where a sum over all is wanted and what is summed would take much memory."""
 
 
 @dataclass(frozen=True, slots=True)

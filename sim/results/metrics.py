@@ -83,7 +83,7 @@ def _single(metric: Single, measured: Measured, judged: Verdict) -> Row:
 
 def _population_size(population: Population | None, measured: Measured) -> int:
     if population is None:
-        return sum(len(plans.step_ns) for plans in measured.plans)
+        return sum(plans.num_steps for plans in measured.plans)
     return measured.num_offered if population == "offered" else measured.ends[State.FINISHED]
 
 

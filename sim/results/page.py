@@ -83,6 +83,8 @@ class Page:
     """JSON to run it again; empty if it is too long."""
     definitions: tuple[tuple[str, str], ...]
     metrics: tuple[tuple[str, ...], ...]
+    reasons: tuple[tuple[str, ...], ...]
+    """What happened, why, and how often."""
 
 
 def page(measured: Measured, metrics: Metrics) -> Page:
@@ -109,6 +111,11 @@ def page(measured: Measured, metrics: Metrics) -> Page:
         scenario=_scenario(run.scenario),
         definitions=DEFINITIONS,
         metrics=tuple(_metric_cells(row) for row in metrics.rows.values()),
+        reasons=tuple(
+            (what.replace("_", " "), reason, f"{times:,}")
+            for what, counts in metrics.reasons.items()
+            for reason, times in counts.items()
+        ),
     )
 
 
@@ -145,7 +152,8 @@ def _slo_lines(measured: Measured, metrics: Metrics) -> list[SloLine]:
         label = name.removesuffix("_s").upper()
         met = metrics.value(f"slo_{name.removesuffix('_s')}_met_offered_ratio")
         if met is not None:
-            text = f"{label} ≤ {_time(target_s)}: met by {percent(met)} of offered{_margin(metrics, name, target_s)}"
+            share = f"met by {percent(met)} of offered ({percent(SLO_SHARE)} wanted)"
+            text = f"{label} ≤ {_time(target_s)}: {share}{_margin(metrics, name, target_s)}"
             lines.append(SloLine(met >= SLO_SHARE, text))
     return lines
 
@@ -155,9 +163,10 @@ def _margin(metrics: Metrics, name: str, target_s: float) -> str:
     row = metrics[f"p99_{name}"]
     if row.value is None or row.state == "unstable":
         return "; P99 n/a"
-    side = "below" if row.value <= target_s else "above"
+    times = row.value / target_s
+    away = f"{percent(abs(1 - times))} {'below' if times <= 1 else 'above'} the target"
     few = f" (few: n={row.n:,})" if row.state == "few" else ""
-    return f"; P99 of finished {_time(row.value)}{few}, {percent(abs(1 - row.value / target_s))} {side} the target"
+    return f"; P99 of finished {_time(row.value)}{few}, " + (f"{number(times)} times the target" if times > 2 else away)
 
 
 def _time(seconds: float) -> str:
@@ -175,7 +184,7 @@ def _actions(metrics: Metrics) -> list[str]:
     if judged.partial:
         actions.append("Run it to its end before comparing it with anything.")
     if any(row.state == "few" for row in metrics.spread("ttft_s")):
-        actions.append("Percentiles marked `few` need a longer trace: P99 from 1,000 requests.")
+        actions.append("Percentiles marked “few” need a longer trace: P99 from 1,000 requests.")
     return actions
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.results.arrays import FloatArray, IntArray
+from sim.results.arrays import CHUNK, FloatArray, IntArray
 
 NUM_BUCKETS = 1 << 16
-CHUNK = 1 << 14
 
 BEYOND_FOR_A_PERCENTILE = 10
 """A percentile is printed plainly only if so many of the sample are expected beyond it: P99 from 1,000."""
@@ -72,10 +71,10 @@ class Sample:
         """Sort only the buckets that a rank falls into: sorting millions of gaps would take most of a report's time."""
         if not ranks:
             return []
-        buckets = np.zeros(NUM_BUCKETS + 1)
+        buckets = np.zeros(NUM_BUCKETS + 1, np.int64)
         for values, bucket, at in self._in_buckets():
-            buckets += np.bincount(bucket, weights=counts[at : at + len(values)], minlength=NUM_BUCKETS + 1)
-        upto = np.cumsum(buckets)
+            np.add.at(buckets, bucket, counts[at : at + len(values)])
+        upto = np.cumsum(buckets, out=buckets)
         places = {rank: int(np.searchsorted(upto, rank, side="right")) for rank in ranks}
         members = self._of_buckets(counts, sorted(set(places.values())))
         found = []

@@ -9,6 +9,7 @@ from costmodel.model import CostModel
 from costmodel.work import TokenWork
 from sim.driver import Outcome
 from sim.results.columns import EngineLog, RequestColumns
+from sim.results.notebook import InNotebooks
 from workloads.trace import Trace
 
 
@@ -44,8 +45,8 @@ class Slo:
     e2e_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+@dataclass(frozen=True, repr=False)
+class RunResult(InNotebooks):
     """What `sim.replay.replay` returns; metrics, tables and reports are functions of it."""
 
     scenario: dict[str, Any]

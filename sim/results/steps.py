@@ -33,6 +33,10 @@ class Plans:
     # -- per step
 
     @property
+    def num_steps(self) -> int:
+        return len(self.log.steps.ends_ns)
+
+    @property
     def ends_ns(self) -> IntArray:
         """Per step."""
         return view(self.log.steps.ends_ns)
@@ -46,7 +50,7 @@ class Plans:
         starts[(np.cumsum(self.steps) - self.steps)[ran]] = self.start_ns[ran]
         return starts
 
-    @cached_property
+    @property
     def step_ns(self) -> IntArray:
         """Per step: how long it took."""
         return self.ends_ns - self.starts_ns

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.results.arrays import IntArray
+from sim.results.arrays import CHUNK, IntArray
 from sim.results.tokens import Spans
 
 
@@ -26,17 +26,27 @@ def last_blocks(table: Spans, prompt_tokens: IntArray, block_tokens: Sequence[in
 
     `prompt_tokens`: of each request. `block_tokens`: of each engine.
     """
+    before = _events_before(table)
+    sizes = np.asarray(block_tokens, np.int64)
+    empty = filled = 0
+    for at in range(0, len(before), CHUNK):
+        part = slice(at, at + CHUNK)
+        events, size = table.events[part].astype(np.int64), sizes[table.engine[part]]
+        first: IntArray = prompt_tokens[table.row[part]] + before[part]
+        empty += int((_empty_upto(first + events - 1, size) - _empty_upto(first - 1, size)).sum())
+        filled += int((events * (2 * first + events - 1) // 2).sum())
+    return LastBlocks(empty, empty + filled)
+
+
+def _events_before(table: Spans) -> IntArray:
+    """Output events of its request before each span. Shape: (num_spans,)"""
     if not len(table.row):
-        return LastBlocks(0, 0)
-    events = table.events.astype(np.int64)
-    before = np.cumsum(events) - events  # events before each span, still of all requests
+        return np.zeros(0, np.int64)
+    before = np.cumsum(table.events, dtype=np.int64)
+    before -= table.events
     opens = np.flatnonzero(table.opens)
     before -= np.repeat(before[opens], np.diff(np.append(opens, len(before))))
-    first: IntArray = prompt_tokens[table.row] + before
-    size = np.asarray(block_tokens, np.int64)[table.engine]
-    empty = _empty_upto(first + events - 1, size) - _empty_upto(first - 1, size)
-    filled = events * (2 * first + events - 1) // 2
-    return LastBlocks(int(empty.sum()), int(empty.sum() + filled.sum()))
+    return before
 
 
 def _empty_upto(tokens: IntArray, size: IntArray) -> IntArray:

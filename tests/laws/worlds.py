@@ -522,7 +522,7 @@ class CheckedLog(EngineLog):
             assert shape.prefill_tokens - whole_hits <= budget.max_prefill_tokens
             assert all(tokens <= budget.max_chunk_tokens for tokens, _ in shape.prefill)
         elif isinstance(budget, ListOrder):
-            assert shape.tokens <= budget.max_tokens
+            assert shape.tokens - whole_hits <= budget.max_tokens
             if budget.chunk_cap and sharers > 1:
                 cap = max(budget.chunk_cap, budget.max_tokens // sharers if budget.adaptive_cap else 0)
                 assert all(tokens <= cap for tokens, _ in shape.prefill)

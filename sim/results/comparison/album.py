@@ -9,6 +9,7 @@ from sim.results.figures.drawing import Picture
 from sim.results.figures.rates import capacity_picture, rate_picture
 from sim.results.figures.requests import cdf_picture, scatter_picture
 from sim.results.figures.trade_offs import trade_off_picture
+from sim.results.verdict import RunState
 
 MOST_SCATTERS = 4
 
@@ -23,6 +24,7 @@ def album(comparison: Comparison) -> list[Picture]:
         pictures += [trade_off_picture(comparison, each, trace) for each in trade_offs(comparison)]
         place = telling_place(comparison, places) or places[0]
         pictures += [cdf_picture(comparison, place, latency) for latency in ("ttft_s", "tpot_s")]
-        others = comparison.variants[1 : 1 + MOST_SCATTERS]
+        stable = [entry.variant for entry in comparison.entries(place) if entry.state is RunState.STABLE]
+        others = [variant for variant in stable if variant != comparison.base][:MOST_SCATTERS]
         pictures += [scatter_picture(comparison, place, variant, "ttft_s") for variant in others]
     return pictures

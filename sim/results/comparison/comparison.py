@@ -13,6 +13,7 @@ from sim.results.comparison.cell import Cell
 from sim.results.comparison.replications import Difference, difference
 from sim.results.metrics import CellState, Row
 from sim.results.verdict import RunState
+from sim.results.wording import visible
 from sim.variants import ComparePlan, Key
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Entry:
         return math.fsum(known) / len(known)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     plan: ComparePlan
     keys: tuple[Key, ...]
@@ -154,6 +155,9 @@ class Comparison:
         from sim.results.comparison.report import write_comparison
 
         write_comparison(self, Path(folder))
+
+    def __repr__(self) -> str:
+        return f"<comparison of {', '.join(visible(each) for each in self.variants)}: {len(self.cells):,} runs>"
 
     def _repr_html_(self) -> str:
         from sim.results.comparison.page import notebook_html

@@ -63,23 +63,30 @@ class Picture:
     svg: str
     """Empty: left out, and `finding` says why."""
     data: Data = field(default=Data((), ()))
+    draw: Callable[[Figure], None] | None = field(default=None, compare=False)
+    """Draws it again on another figure."""
 
 
 def picture(name: str, title: str, finding: str, draw: Callable[[Figure], None], data: Data) -> Picture:
     """Draw and save a figure. The style holds inside only."""
-    with matplotlib.style.context(STYLE, after_reset=True), warnings.catch_warnings():
+    with in_style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(4.8, 3.0), layout="constrained")
         draw(figure)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     svg = out.getvalue()
-    return Picture(name, title, finding, svg[svg.index("<svg") :], data)
+    return Picture(name, title, finding, svg[svg.index("<svg") :], data, draw)
+
+
+def in_style() -> Any:
+    """A context in which figures look like ours; nothing is set beyond it."""
+    return matplotlib.style.context(STYLE, after_reset=True)
 
 
 def styled(ax: Axes | None, draw: Callable[[Axes], None]) -> Axes:
     """Draw on given axes, or on a new figure that a notebook shows. The style holds inside only."""
-    with matplotlib.style.context(STYLE, after_reset=True):
+    with in_style():
         if ax is None:
             import matplotlib.pyplot as plt
 
@@ -108,7 +115,7 @@ def comma(axis: Any) -> None:
 def log_x(axes: Axes, ratio: float) -> None:
     """`ratio`: of the largest to the smallest value; few decades have room for more ticks."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 300 else (1.0,)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 100 else (1.0,)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     comma(axes.xaxis)
 

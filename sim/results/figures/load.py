@@ -218,12 +218,11 @@ class Panel:
 
 def _composition(every: list[Plans], panel: Panel, edges: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Means of decode and prefill in each bin, and the most of both together."""
-    decode, prefill, total = [], [], []
-    for plans in every:
-        decodes, prefills = _decodes(plans, panel.in_tokens), _prefills(plans, panel.in_tokens)
-        for parts, values in ((decode, decodes), (prefill, prefills), (total, decodes + prefills)):
-            parts.append(band(of_plans(plans, values), edges))
-    return _sum(decode).mean, _sum(prefill).mean, _sum(total).high
+    parts = [(plans, _decodes(plans, panel.in_tokens), _prefills(plans, panel.in_tokens)) for plans in every]
+    decode = _sum([band(of_plans(plans, decodes), edges) for plans, decodes, _ in parts])
+    prefill = _sum([band(of_plans(plans, prefills), edges) for plans, _, prefills in parts])
+    both = _sum([band(of_plans(plans, decodes + prefills), edges) for plans, decodes, prefills in parts])
+    return decode.mean, prefill.mean, both.high
 
 
 def _batch_finding(metrics: Metrics) -> str:

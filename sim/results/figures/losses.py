@@ -38,14 +38,13 @@ def lost_picture(metrics: Metrics) -> Picture:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         places = range(len(shown))
-        axes.barh(places, [times for _, times in shown], color=BLUE, height=0.6)
-        axes.set_yticks(places, [clipped(what, 34) for what, _ in shown])
-        plain(axes.get_yticklabels())
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
+        axes.barh(places, [times for _, times in shown], color=BLUE, height=0.44)
+        axes.set_yticks([])
+        axes.set_ylim(len(shown) - 0.6, -0.9)
         axes.set_xlim(right=1.18 * shown[0][1])
-        for place, (_, times) in zip(places, shown, strict=True):
+        for place, (what, times) in zip(places, shown, strict=True):
             axes.annotate(f"{times:,}", (times, place), (4, 0), textcoords="offset points", va="center")
+            plain([axes.text(0, place - 0.27, f" {clipped(what, 60)}", va="bottom")])
         axes.set_xlabel("requests, or preemptions")
         comma(axes.xaxis)
 

@@ -50,7 +50,7 @@ def draw_cdfs(axes: Axes, comparison: Comparison, place: Place, latency: str) ->
         axes, lines, f"{WORDS[latency]} (ms) at {rate_words(comparison, place)}", target, f"SLO {target or 0:,.4g} ms"
     )
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", fontsize=7.5)
+        axes.legend(loc="upper left", fontsize=7.5, frameon=True, edgecolor="none", framealpha=0.85)
         plain(axes.get_legend().get_texts())  # type: ignore[union-attr]
 
 

@@ -62,9 +62,12 @@ def draw_tail(axes: Axes, lines: Sequence[Line]) -> None:
         height = np.linspace(0, min(top, math.log10(max(line.n / BEYOND_FOR_A_PERCENTILE, 1))), POINTS)
         place = np.ceil((1 - 10.0**-height) * (line.n - 1)).astype(int)
         seen = place < len(line.values)
-        axes.plot(line.values[place[seen]], height[seen], line.style, color=line.colour, label=line.label)
+        across, up = line.values[place[seen]], height[seen]
         if not seen.all() and len(line.values):
-            axes.plot(line.values[-1], height[seen].max(), "x", color=line.colour, markersize=7)
+            last = -math.log10(1 - (len(line.values) - 1) / (line.n - 1))
+            across, up = np.append(across, line.values[-1]), np.append(up, last)
+            axes.plot(across[-1], last, "x", color=line.colour, markersize=7)
+        axes.plot(across, up, line.style, color=line.colour, label=line.label)
     ticks = [share for share in TICKS if -math.log10(1 - share) <= top]
     axes.set_yticks([-math.log10(1 - share) for share in ticks], ["0", *(f"P{100 * share:g}" for share in ticks[1:])])
     axes.set_ylim(0, 1.04 * top)

@@ -141,13 +141,17 @@ class Marks:
     def phases(self, row: int, until_ns: int) -> list[Phase]:
         """Without gaps, and no two in a row of one name."""
         begun: list[tuple[int, str]] = []
-        before = QUEUED
+        before = now = QUEUED
         for time_ns, _, name in sorted(self._marks[row]):
-            if name == SWAPPED and begun:
-                before = begun[-1][1]
-            phase = before if name == _BACK else name
-            if not begun or begun[-1][1] != phase:
-                begun.append((time_ns, phase))
+            away = now in (PREEMPTED, SWAPPED)
+            if not away:
+                before = now
+            if name == DECODE and away:  # a token that was in flight when it gave way
+                before = DECODE
+                continue
+            now = before if name == _BACK else name
+            if not begun or begun[-1][1] != now:
+                begun.append((time_ns, now))
         ends = [time_ns for time_ns, _ in begun[1:]] + [until_ns]
         return [Phase(name, start, max(start, end)) for (start, name), end in zip(begun, ends, strict=True)]
 

@@ -163,15 +163,14 @@ def _worth_telling(series: Sequence[IntArray], most: int) -> IntArray:
 
 
 def scheduler_instants(measured: Measured, window: Window, most: int) -> tuple[list[Event], int]:
-    """What happened to whom and why, or one in so many of what the queue waited for: (events, one in how many)."""
+    """What happened to whom and why, or one in so many of these: (events, one in how many)."""
     table = event_table(measured)
     time_ns = table["time_ns"]
     wanted = table["event"].isin(HAPPENINGS) & (time_ns >= window.from_ns) & (time_ns <= window.until_ns)
     wanted &= (table["event"] != Happening.ENDED.value) | (table["what"] != "finished")
     table = table[wanted]
-    heads = table["event"] == Happening.BLOCKED.value
     one_in = max(1, -(-len(table) // max(1, most)))
-    table = table[~heads | (heads.cumsum() % one_in == 0)] if one_in > 1 else table
+    table = table.iloc[::one_in]
     events = []
     for row in table.astype(object).where(table.notna(), None).to_dict("records"):
         engine, what = row.pop("engine"), row.pop("event")

@@ -44,7 +44,7 @@ def timeline(run: RunResult | Measured, *, window: Window = EVERYTHING, most_eve
             notes.append(f"engine {engine}: steps: {together} plans a slice")
     instants, one_in = tracks.scheduler_instants(measured, window, most_events // 5)
     if one_in > 1:
-        notes.append(f"what the queue waits for: sampled 1 in {one_in}")
+        notes.append(f"what the scheduler did: sampled 1 in {one_in}")
     events += instants
     sampled = lanes.sample(measured, window, most_events - len(events))
     if sampled.one_in > 1:
