@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 
@@ -28,12 +29,16 @@ HIGH_CORNER = 5
 """The case of a family that has every size at its largest."""
 LARGEST_LINK_BYTES = 1 << 30
 
+AGAIN = "again"
+"""A step that was timed before, to see how the machine drifts."""
 TURN = (
     *("mixed", "verify", "chunk", "mixed_verify", "decode", "prefill_attention"),
-    *("mixed", "gemm", "verify_attention", "chunk", "mixed", "decode", "mixed_verify"),
-    *("decode_attention", "first_chunk", "mixed", "gemm", "chunk", "verify", "link"),
+    *("mixed", "gemm", "verify_attention", "chunk", AGAIN, "mixed", "decode", "mixed_verify"),
+    *("decode_attention", "first_chunk", "mixed", "gemm", "chunk", "verify", "link", AGAIN),
 )
-"""Families in the order of a turn. Each turn ends with a step of an earlier one, to see how the machine drifts."""
+"""Families in the order of a turn, and repeats."""
+STEPS_PER_REPEAT = 3
+"""Every third step comes again, ever later in the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,16 @@ def cases(model: ModelSpec, limits: Limits, seed: int) -> Iterator[TaskSpec]:
     """All cases in order, without end."""
     walks = {name: _points(name, seed) for name in FAMILIES}
     steps: list[TaskSpec] = []
-    turn = 0
-    while True:
-        for name in TURN:
-            task = FAMILIES[name](next(walks[name]), model, limits)
-            yield task
-            if task.kind == "step":
-                steps.append(task)
-        yield steps[turn * 5]
-        turn += 1
+    repeats = 0
+    for name in cycle(TURN):
+        if name == AGAIN:
+            yield steps[repeats * STEPS_PER_REPEAT]
+            repeats += 1
+            continue
+        task = FAMILIES[name](next(walks[name]), model, limits)
+        yield task
+        if task.kind == "step":
+            steps.append(task)
 
 
 def _points(name: str, seed: int) -> Iterator[Point]:

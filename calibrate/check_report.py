@@ -10,7 +10,7 @@ import numpy as np
 from calibrate.evidence import LEAST_ANEW, Evidence, EvidenceError, MeasuredStep, noise_floor_ratio
 from calibrate.fit import MEASURED_FEATURES, FloatArray, fit_few_weights, held_out_predictions, region_errors
 from calibrate.fit_steps import LEAST_STEPS
-from calibrate.regions import KINDS, held_out_mask, kind, region
+from calibrate.regions import KINDS, SKEWED_RATIO, held_out_mask, kind, region, region_order
 from costmodel.features import feature_matrix
 from costmodel.profile import Profile, RegionError
 from costmodel.token_weights import TokenWeightsModel
@@ -25,15 +25,23 @@ def check_text(profile: Profile, model: TokenWeightsModel, evidence: Evidence) -
     if not steps:
         raise EvidenceError(f"{evidence.series[0].name}: no step in it was measured")
     predicted = np.array([model.seconds(step.shape) for step in steps])
-    names = {series.file.sha256 for series in evidence.series} & {file.sha256 for file in profile.provenance.files}
-    seen = "the fit has seen these steps" if names else "the fit has not seen these steps"
-    lines = [f"profile {profile.name} against {', '.join(s.name for s in evidence.series)}: {seen}"]
+    lines = [f"profile {profile.name} against {', '.join(s.name for s in evidence.series)}: {_seen(profile, evidence)}"]
     if profile.device != evidence.device:
         lines.append(f"another device: {profile.device} in the profile, {evidence.device} here")
     beyond = sum(model.out_of_range(step.shape) is not None for step in steps)
     if beyond:
         lines.append(f"{beyond} of {len(steps)} steps are outside the profile's range")
     return "\n".join(lines) + "\n\n" + judged_text(predicted, steps, evidence)
+
+
+def _seen(profile: Profile, evidence: Evidence) -> str:
+    """By hash. A run that went on has other contents under the same name."""
+    fitted = {file.sha256: file.path for file in profile.provenance.files}
+    if any(series.file.sha256 in fitted for series in evidence.series):
+        return "the fit has seen these steps"
+    if any(series.name in fitted.values() for series in evidence.series):
+        return "the fit has not seen this file, but one of the same name: perhaps an earlier part of it"
+    return "the fit has not seen these steps"
 
 
 def held_out_text(evidence: Evidence, holdout: str | None) -> str:
@@ -66,6 +74,7 @@ def judged_text(predicted: FloatArray, steps: Sequence[MeasuredStep], evidence: 
     kinds = np.array([kind(step.shape) for step in steps])
     in_place = [replace(step, rounds=1) for step in steps]
     *rows, total = region_errors(predicted, seconds, [region(step.shape) for step in steps])
+    rows.sort(key=lambda row: region_order(row.region))
     lines = [f"{'':<34}  of medians, predicted/measured - 1{'':<12}  of single samples"]
     lines.append(f"{'region':<34}  steps   MAPE  median    P90  worst    bias   MAPE  noise  times the noise")
     places = [np.array([region(step.shape) == row.region for step in steps]) for row in rows]
@@ -77,7 +86,23 @@ def judged_text(predicted: FloatArray, steps: Sequence[MeasuredStep], evidence: 
             (row, _) = region_errors(predicted[inside], seconds[inside], [name] * int(inside.sum()))
             lines.append(_line(f"all {name}", row, predicted, in_place, inside, like_context_tokens))
     lines.append(_line("all", total, predicted, in_place, np.ones(len(steps), dtype=bool), like_context_tokens))
-    return "\n".join([*lines, *_verdict(predicted, steps, evidence)])
+    return "\n".join([*lines, *_skew(predicted, seconds, steps), *_verdict(predicted, steps, evidence)])
+
+
+def _skew(predicted: FloatArray, seconds: FloatArray, steps: Sequence[MeasuredStep]) -> list[str]:
+    """What uneven decode batches suffer from a shape that has only the sum of their contexts."""
+    skewed = np.array([step.skew_ratio >= SKEWED_RATIO for step in steps])
+    if not skewed.any() or skewed.all():
+        return []
+    errors = predicted / seconds - 1
+    sides = (
+        f"{name} {np.abs(errors[side]).mean():.1%} (bias {errors[side].mean():+.1%}, {side.sum()} steps)"
+        for name, side in (("these", skewed), ("all others", ~skewed))
+    )
+    return [
+        f"a step's shape has only the sum of its decode contexts; where the longest is {SKEWED_RATIO:g} times the mean "
+        f"or more, MAPE: {', '.join(sides)}"
+    ]
 
 
 def _verdict(predicted: FloatArray, steps: Sequence[MeasuredStep], evidence: Evidence) -> list[str]:

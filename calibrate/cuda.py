@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
@@ -20,10 +22,13 @@ from costmodel.specs import ModelSpec
 MAX_TOKENS, MAX_REQUESTS, POOL_TOKENS = 8192, 256, 1 << 20
 MEMORY_RATIO = 0.7
 """The rest is for activations: plain torch gathers a layer's KV before it attends."""
-FLUSHED_BYTES = 256 << 20
-"""Several times the L2 of any GPU so far."""
+FLUSHED_BYTES = 512 << 20
+"""Four times the largest L2 (B200's 126 MB); writing so much also takes longer than queueing an operator's launches."""
+EVENT_RESOLUTION_S = 0.5e-6
+"""By CUDA's documentation of cudaEventElapsedTime."""
 LARGEST_GRAPH_ROWS = 512
 """vLLM V1 captures up to so many rows by default."""
+LONGEST_REASON = 200
 CLOCK_QUERY = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem")
 
 
@@ -32,7 +37,8 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self._ballast = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device)
-        self.timer_overhead_s = min(self.block_seconds(lambda: None, 1) for _ in range(100))
+        overhead_s = min(self.block_seconds(lambda: None, 1) for _ in range(100))
+        self.timer_overhead_s = max(overhead_s, EVENT_RESOLUTION_S)
 
     def block_seconds(self, run: Run, times: int, /) -> float:
         # torch's events and streams have no type annotations
@@ -51,12 +57,14 @@ class CudaClock:
 
 
 class CudaPlatform:
-    """One GPU. FlashInfer's kernels if they are wanted and installed, else SDPA and plain torch."""
+    """One GPU. FlashInfer's kernels if they are wanted, installed and able to run this model, else SDPA and plain torch."""
 
-    def __init__(self, *, use_flashinfer: bool) -> None:
+    def __init__(self, model: ModelSpec, dtype: torch.dtype, *, use_flashinfer: bool) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.clock = CudaClock(self.device)
-        self.kernels: Kernels = "flashinfer" if use_flashinfer and find_spec("flashinfer") else "sdpa"
+        usable = use_flashinfer and _flashinfer_runs(model, dtype, self.device)
+        self.kernels: Kernels = "flashinfer" if usable else "sdpa"
+        self.kernels_version = _installed_version("flashinfer-python") if usable else None
 
     def info(self) -> DeviceInfo:
         properties = torch.cuda.get_device_properties(self.device)
@@ -92,7 +100,36 @@ class CudaPlatform:
         return torch.zeros((num_blocks, block_bytes), dtype=torch.uint8, pin_memory=True)
 
     def release(self) -> None:
+        """A capture that failed may have left its own stream the current one."""
+        torch.cuda.set_stream(torch.cuda.default_stream())
         torch.cuda.empty_cache()
+
+
+def _flashinfer_runs(model: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
+    """Tries one small batch, which compiles the kernels where that was not done before; says so if it fails.
+
+    It does on some head sizes, in float32, and without a CUDA compiler where the kernels were not installed with it.
+    """
+    if find_spec("flashinfer") is None:
+        return False
+    print("trying FlashInfer: its first use on a machine compiles for some minutes, out of --minutes", file=sys.stderr)
+    try:
+        from calibrate.flashinfer_kernels import try_out
+
+        try_out(model, dtype, device)
+        torch.cuda.synchronize()
+    except Exception as error:  # whatever a compiler, a loader or a kernel may raise: SDPA does without
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        print(f"FlashInfer cannot be used here ({type(error).__name__}: {reason}): SDPA instead", file=sys.stderr)
+        return False
+    return True
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _graphed(model: Transformer, token_ids: Sequence[int], batch: Sequence[PagedSequence]) -> Run:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
@@ -48,6 +48,10 @@ class Platform(Protocol):
     @property
     def kernels(self) -> Kernels: ...
 
+    @property
+    def kernels_version(self) -> str | None:
+        """Of the package they come from, where that is not torch."""
+
     def info(self) -> DeviceInfo: ...
 
     def limits(self, model: ModelSpec, dtype: torch.dtype) -> Limits:
@@ -70,6 +74,7 @@ class CpuPlatform:
 
     device = torch.device("cpu")
     kernels: Kernels = "sdpa"
+    kernels_version = None
 
     def __init__(self, threads: int, clock: ClockKind) -> None:
         self.clock = CpuClock(time.process_time_ns if clock == "process_cpu" else time.perf_counter_ns)
@@ -128,35 +133,43 @@ def memory_limits(
     )
 
 
-def open_platform(
-    kind: Literal["cpu", "cuda"], threads: int, clock: ClockKind, *, use_flashinfer: bool = True
-) -> Platform:
-    """Raises NoDevice if torch cannot use it."""
-    if kind == "cpu":
-        return CpuPlatform(threads, clock)
+def open_cuda(model: ModelSpec, dtype: torch.dtype, *, use_flashinfer: bool) -> Platform:
+    """Raises NoDevice if torch cannot use one."""
     if not torch.cuda.is_available():
         raise NoDevice(f"torch {torch.__version__} sees no CUDA device here; --device cpu works everywhere")
     from calibrate.cuda import CudaPlatform
 
-    return CudaPlatform(use_flashinfer=use_flashinfer)
+    return CudaPlatform(model, dtype, use_flashinfer=use_flashinfer)
 
 
 def software_info(at: Platform) -> SoftwareInfo:
-    return SoftwareInfo(python=platform.python_version(), torch=torch.__version__, kernels=at.kernels)
+    return SoftwareInfo(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        kernels=at.kernels,
+        kernels_version=at.kernels_version,
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    """Also where an error followed from it: the end of a CUDA graph whose capture ran out of memory raises its own."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 @contextmanager
-def pinned_threads(threads: int) -> Iterator[None]:
-    """Keep this process, and the compute threads it starts, on so many cores."""
+def pinned_threads(threads: int, clock: ClockKind) -> Iterator[None]:
+    """Keep this process, and the compute threads it starts, on so many cores.
+
+    Where CPU time is counted, cores are shared: the system may move it to the one that is idle.
+    """
     before, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     torch.set_num_threads(threads)
-    os.sched_setaffinity(0, sorted(cores)[:threads])
+    if clock != "process_cpu":
+        os.sched_setaffinity(0, sorted(cores)[:threads])
     try:
         yield
     finally:

@@ -38,3 +38,5 @@ def fit_samples(
         raise Failure(str(error), 1) from None
     out.write_text(profile.to_json(), encoding="utf-8")
     print(profile_text(profile))
+    given = " ".join(map(str, samples))
+    print(f"\nnext: tokenwork calibrate check {out} {given}\n      tokenwork replay chat-1k --profile {out}")

@@ -7,12 +7,16 @@ from itertools import accumulate, groupby
 from typing import Any
 
 import flashinfer
+import numpy as np
 import torch
 
-from calibrate.paged import PagedSequence
+from calibrate.paged import BlockPool, PagedSequence
 from costmodel.specs import ModelSpec
 
-WORKSPACE_BYTES = 256 << 20
+WORKSPACE_BYTES = 394 << 20
+"""As in vLLM: a smaller one is too small for some long chunks."""
+TRIED = ((20, 37, True), (1, 100, False), (3, 64, False))
+"""A batch with one sequence of each kind: (tokens, context, prompt)."""
 
 
 class FlashInferAttention:
@@ -63,7 +67,7 @@ class FlashInferAttention:
 
     def _plan_group(self, kind: str, group: Sequence[PagedSequence]) -> None:
         indptr = _offsets([len(sequence.table) for sequence in group])
-        indices = torch.tensor([block for sequence in group for block in sequence.table], dtype=torch.int32)
+        indices = torch.from_numpy(np.concatenate([sequence.table for sequence in group]).astype(np.int32))
         last = torch.tensor([(s.kv_tokens - 1) % self._block_tokens + 1 for s in group], dtype=torch.int32)
         pages = (indptr, indices.to(self._workspace.device), last)
         dtypes = {"q_data_type": self._dtype, "kv_data_type": self._dtype}
@@ -77,6 +81,17 @@ class FlashInferAttention:
         assert isinstance(plan, list)
         parts = [wrapper.run(queries[rows], self._caches[layer]) for rows, wrapper in plan]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def try_out(model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+    """One layer of one small batch. Raises whatever keeps the kernels from running here."""
+    block_tokens, num_blocks = 16, 32
+    one_layer = model.model_copy(update={"layers": 1})
+    attention = FlashInferAttention(one_layer, num_blocks, block_tokens, dtype=dtype, device=device)
+    batch = BlockPool(num_blocks, block_tokens, seed=0).place(TRIED)
+    rows = sum(tokens for tokens, _, _ in TRIED)
+    queries = torch.randn((rows, model.query_heads, model.head_dim), dtype=dtype, device=device)
+    attention.attend(0, queries, attention.plan(batch))
 
 
 def _kind(sequence: PagedSequence) -> str:

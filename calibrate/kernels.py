@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
@@ -113,7 +114,7 @@ class TorchPagedAttention:
             blocks = chunk.table[: -(-(context + rows) // self._block_tokens)]
             mask = self._causal_mask(rows, context) if context else None
             place = slice(start + first, start + first + rows)
-            tiles.append(ChunkPlan(place, torch.tensor(blocks, device=self._device), context + rows, mask))
+            tiles.append(ChunkPlan(place, torch.from_numpy(blocks).to(self._device), context + rows, mask))
         return tiles
 
     def _causal_mask(self, rows: int, context: int) -> torch.Tensor:
@@ -125,22 +126,20 @@ class TorchPagedAttention:
 
     def _partitions(self, group: Sequence[PagedSequence], rows: slice) -> PartitionPlan:
         each = PARTITION_TOKENS // self._block_tokens
-        blocks: list[int] = []
-        owner: list[int] = []
-        first: list[int] = []
-        for index, sequence in enumerate(group):
-            count = -(-len(sequence.table) // each)
-            blocks += sequence.table
-            blocks += sequence.table[:1] * (count * each - len(sequence.table))
-            owner += [index] * count
-            first += range(0, count * PARTITION_TOKENS, PARTITION_TOKENS)
+        counts = np.array([-(-len(sequence.table) // each) for sequence in group])
+        starts = counts.cumsum() - counts
+        # what pads a table is hidden: any block will do
+        blocks = np.repeat([sequence.table[0] for sequence in group], counts * each)
+        for sequence, start in zip(group, (starts * each).tolist(), strict=True):
+            blocks[start : start + len(sequence.table)] = sequence.table
+        first_tokens = (np.arange(counts.sum()) - np.repeat(starts, counts)) * PARTITION_TOKENS
+        contexts = np.repeat([sequence.context for sequence in group], counts)
+        owner = np.repeat(np.arange(len(group)), counts)
+        placed, mine, ahead = (torch.from_numpy(a).to(self._device) for a in (blocks, owner, contexts - first_tokens))
         width = group[0].tokens
-        contexts = torch.tensor([sequence.context for sequence in group])[torch.tensor(owner)]
-        seen = contexts[:, None] + torch.arange(1, width + 1) - torch.tensor(first)[:, None]
-        hidden = torch.arange(PARTITION_TOKENS) >= seen[:, :, None]
-        return PartitionPlan(
-            rows, width, *(t.to(self._device) for t in (torch.tensor(blocks), torch.tensor(owner), hidden))
-        )
+        seen = ahead[:, None] + torch.arange(1, width + 1, device=self._device)
+        hidden = torch.arange(PARTITION_TOKENS, device=self._device) >= seen[:, :, None]
+        return PartitionPlan(rows, width, placed, mine, hidden)
 
     def attend(self, layer: int, queries: torch.Tensor, plan: object) -> torch.Tensor:
         assert isinstance(plan, list)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from calibrate.tasks import TaskSpec
+
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +20,8 @@ class PagedSequence:
 
     tokens: int
     context: int
-    table: tuple[int, ...]
-    """Its blocks in order, with room for the new tokens."""
+    table: IntArray
+    """Its blocks in order, with room for the new tokens: an array, as engines keep it from step to step."""
     prompt: bool
     """A prefill chunk; else a decode (one token) or a verification (several)."""
 
@@ -33,7 +37,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         order = torch.Generator().manual_seed(seed)
-        self._blocks: list[int] = torch.randperm(num_blocks, generator=order).tolist()
+        self._blocks: IntArray = torch.randperm(num_blocks, generator=order).numpy()
 
     def sequences(self, task: TaskSpec) -> list[PagedSequence]:
         """Tables for a step or an attention task, in batch order: chunks, decodes, verifications."""
@@ -52,9 +56,8 @@ class BlockPool:
         used = 0
         for tokens, context, prompt in parts:
             need = -(-(tokens + context) // self.block_tokens)
-            table = tuple(self._blocks[used : used + need])
+            placed.append(PagedSequence(tokens, context, self._blocks[used : used + need], prompt))
             used += need
-            placed.append(PagedSequence(tokens, context, table, prompt))
         if used > self.num_blocks:
             raise MemoryError(f"the step needs {used} KV blocks, the pool has {self.num_blocks}")
         return placed
@@ -73,17 +76,16 @@ class Rows:
 
 
 def batch_rows(batch: Sequence[PagedSequence], block_tokens: int, device: torch.device) -> Rows:
-    """The host's part of a step: what an engine's model runner computes before the forward."""
-    positions: list[int] = []
-    slots: list[int] = []
-    logits: list[int] = []
-    for sequence in batch:
-        mine = range(sequence.context, sequence.kv_tokens)
-        logits += (
-            [len(positions) + len(mine) - 1] if sequence.prompt else range(len(positions), len(positions) + len(mine))
-        )
-        positions += mine
-        slots += [sequence.table[p // block_tokens] * block_tokens + p % block_tokens for p in mine]
-    packed = torch.tensor([*positions, *slots, *logits]).to(device, non_blocking=True)
+    """The host's part of a step: what an engine's model runner computes before the forward, in arrays as there."""
+    tokens, context = (np.array(values) for values in zip(*((s.tokens, s.context) for s in batch), strict=True))
+    ends = tokens.cumsum()
+    positions = np.arange(ends[-1]) - np.repeat(ends - tokens - context, tokens)
+    lengths = np.array([len(sequence.table) for sequence in batch])
+    first_block = np.repeat(lengths.cumsum() - lengths, tokens)
+    blocks = np.concatenate([sequence.table for sequence in batch])[first_block + positions // block_tokens]
+    wanted = np.repeat([not sequence.prompt for sequence in batch], tokens)
+    wanted[ends - 1] = True
+    slots = blocks * block_tokens + positions % block_tokens
+    packed = torch.from_numpy(np.concatenate([positions, slots, np.flatnonzero(wanted)])).to(device, non_blocking=True)
     rows = len(positions)
     return Rows(packed[:rows], packed[rows : 2 * rows], packed[2 * rows :])

@@ -57,6 +57,8 @@ class SoftwareInfo(_Part):
     torch: str
     kernels: Kernels
     """Who computed the attention."""
+    kernels_version: str | None = None
+    """Of the package they come from, where that is not torch."""
 
 
 class Header(_Part):

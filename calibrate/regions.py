@@ -42,6 +42,14 @@ def region(shape: StepShape) -> str:
     return f"{name}, {size}"
 
 
+def region_order(name: str) -> tuple[int, int]:
+    """For sorting regions: by kind, then by size."""
+    what, _, size = name.partition(", ")
+    first, *rest = size.split()
+    low = 0 if first == "<" else int(rest[0] if first == ">=" else first.partition("-")[0])
+    return KINDS.index(what), low
+
+
 def largest_decade(steps: Sequence[MeasuredStep]) -> tuple[str, npt.NDArray[np.bool_]]:
     """A name, and which steps have more than a tenth of the most tokens: predicting them is extrapolation."""
     tokens = np.array([step.shape.tokens for step in steps])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from calibrate.records import Measurement, SamplesWriter
+from calibrate.records import Measurement, Outcome, SamplesWriter
 from calibrate.tasks import TASK_FIELDS, TaskSpec
 from calibrate.timing import Effort
 
@@ -89,12 +89,13 @@ def measure(bench: Bench, task: TaskSpec, effort: Effort) -> Measurement:
     try:
         seconds = bench.samples(task, effort)
     except (MemoryError, RuntimeError) as error:
-        out_of_memory = bench.is_out_of_memory(error)
+        outcome: Outcome = "oom" if bench.is_out_of_memory(error) else "failed"
         reason = " ".join(str(error).split())[:LONGEST_REASON]
-        bench.release()
-        spent_s = time.monotonic() - started_s
-        return Measurement(task, (), "oom" if out_of_memory else "failed", reason, spent_s)
-    return Measurement(task, seconds, spent_s=time.monotonic() - started_s)
+    else:
+        return Measurement(task, seconds, spent_s=time.monotonic() - started_s)
+    # here the traceback is gone, and with it what the task had allocated
+    bench.release()
+    return Measurement(task, (), outcome, reason, time.monotonic() - started_s)
 
 
 class Progress:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ from calibrate.models import ModelError, timed_model
 from calibrate.records import ClockKind, Header, Measurement, SamplesWriter
 from costmodel.specs import ModelSpec
 from sim.commands.errors import Failure, wrong_use
+
+if TYPE_CHECKING:
+    from calibrate.environment import Platform
 
 FILE_NAME = "samples.jsonl"
 MOST_MINUTES = 24 * 60
@@ -109,33 +112,50 @@ def _checked(
 
 def _measured(options: RunOptions, path: Path, started_s: float) -> list[Measurement]:
     # torch is loaded here and not before: fit, check and weights work without it
-    from calibrate.environment import BLOCK_TOKENS, DTYPES, NoDevice, open_platform, pinned_threads, software_info
+    from calibrate.environment import DTYPES, CpuPlatform, NoDevice, open_cuda, pinned_threads
+
+    if options.device == "cpu":
+        with pinned_threads(options.threads, options.clock):
+            return _timed(CpuPlatform(options.threads, options.clock), options, path, started_s)
+    try:
+        at = open_cuda(options.model, DTYPES[options.dtype], use_flashinfer=options.kernels == "auto")
+    except NoDevice as error:
+        raise wrong_use(f"--device {options.device}: {error}") from None
+    # not pinned: the driver's own threads, and compilers of kernels, need the other cores
+    return _timed(at, options, path, started_s)
+
+
+def _timed(at: Platform, options: RunOptions, path: Path, started_s: float) -> list[Measurement]:
+    from calibrate.environment import BLOCK_TOKENS, DTYPES, is_out_of_memory, software_info
     from calibrate.run import Budget, run_cases
     from calibrate.workbench import Workbench
 
-    with pinned_threads(options.threads):
+    dtype = DTYPES[options.dtype]
+    limits = at.limits(options.model, dtype)
+    header = Header(
+        device=at.info(),
+        software=software_info(at),
+        model=options.model,
+        dtype=options.dtype,
+        block_tokens=BLOCK_TOKENS,
+        created=date.today().isoformat(),
+        seed=options.seed,
+        minutes=options.minutes,
+    )
+    with SamplesWriter(path, header) as writer:
+        if writer.found:
+            print(f"going on with {path}: {len(writer.found)} tasks are there", file=sys.stderr)
         try:
-            flashinfer = options.kernels == "auto"
-            at = open_platform(options.device, options.threads, options.clock, use_flashinfer=flashinfer)
-        except NoDevice as error:
-            raise wrong_use(f"--device {options.device}: {error}") from None
-        limits = at.limits(options.model, DTYPES[options.dtype])
-        header = Header(
-            device=at.info(),
-            software=software_info(at),
-            model=options.model,
-            dtype=options.dtype,
-            block_tokens=BLOCK_TOKENS,
-            created=date.today().isoformat(),
-            seed=options.seed,
-            minutes=options.minutes,
-        )
-        with SamplesWriter(path, header) as writer:
-            if writer.found:
-                print(f"going on with {path}: {len(writer.found)} tasks are there", file=sys.stderr)
-            bench = Workbench(at, options.model, limits, DTYPES[options.dtype])
-            order = cases(options.model, limits, options.seed)
-            return run_cases(bench, writer, order, Budget(options.minutes * 60, started_s))
+            bench = Workbench(at, options.model, limits, dtype)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"the weights of {options.model.name} and {limits.pool_tokens:,} tokens of KV do not fit into the memory "
+                "that is free: end other programs on the device"
+            ) from None
+        order = cases(options.model, limits, options.seed)
+        return run_cases(bench, writer, order, Budget(options.minutes * 60, started_s))
 
 
 def _report(done: list[Measurement], path: Path, options: RunOptions) -> None:

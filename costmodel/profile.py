@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
 
 from costmodel.features import Feature
 from costmodel.names import known_names
-from costmodel.specs import ModelSpec, model_spec
+from costmodel.specs import BF16_BYTES, ModelSpec, model_spec
 from costmodel.token_weights import Term, ValidRange
 
 SCHEMA_VERSION: Final = 2
@@ -195,6 +196,18 @@ class Profile(_Part):
     def kv_tokens(self) -> int | None:
         """KV entries that the device has room for."""
         return self.pool.num_blocks * self.pool.block_tokens if self.pool else None
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """On one of its GPUs, in the dtype that was timed."""
+        value_bytes = 4 if self.dtype == "float32" else BF16_BYTES
+        return self.shapes().kv_bytes_per_token(value_bytes, self.tensor_parallel)
+
+    @property
+    def host_link_bytes_per_s(self) -> float | None:
+        """Of a block that goes out and comes back, where both or either were measured."""
+        ways = [rate.value for rate in self.rates if rate.what in ("swap_out", "swap_in") and rate.value > 0]
+        return harmonic_mean(ways) if ways else None
 
     def terms(self) -> list[Term]:
         return [weight.term() for weight in self.weights]

@@ -155,7 +155,8 @@ def hardware_of(cost: CostModelConfig, profile: Profile | None) -> Hardware:
         return UNKNOWN_HARDWARE
     model = profile.shapes()
     kv_tokens = profile.kv_tokens or UNKNOWN_HARDWARE.kv_tokens
-    return Hardware(kv_tokens, model.max_model_len, model.kv_bytes_per_token())
+    link = profile.host_link_bytes_per_s or UNKNOWN_HARDWARE.host_link_bytes_per_s
+    return Hardware(kv_tokens, model.max_model_len, profile.kv_bytes_per_token, link)
 
 
 def _roofline_kv_tokens(cost: RooflineConfig) -> int:
@@ -248,7 +249,7 @@ def _facts(core: EngineCore, hardware: Hardware) -> EngineFacts:
     spec = core.spec
     return EngineFacts(
         name=spec.name,
-        total_blocks=core.pool_blocks,
+        total_blocks=core.most_blocks,
         block_tokens=core.block_tokens,
         max_running=spec.max_running,
         max_model_len=spec.max_model_len,

@@ -204,7 +204,7 @@ def variants_of(plan: ComparePlan) -> dict[str, Table]:
             out = changes
             for key, value in settings.items():
                 out = merged(out, _setting(key, value, preset))
-            words = [f"{key}={_words(value)}" for key, value in settings.items()]
+            words = [f"{_short(key, plan)}={_words(value)}" for key, value in settings.items()]
             found[" ".join([name, *words] if name else words) or preset] = out
     for key in plan.vary:
         if key not in settable:
@@ -212,6 +212,12 @@ def variants_of(plan: ComparePlan) -> dict[str, Table]:
     if len(found) > MOST_VARIANTS:
         raise ScenarioError(f"at most {MOST_VARIANTS} variants can be compared, these are {len(found)}")
     return found
+
+
+def _short(key: str, plan: ComparePlan) -> str:
+    """Without the table's name, unless that tells it from another key."""
+    last = key.rpartition(".")[2]
+    return last if [each.rpartition(".")[2] for each in plan.vary].count(last) == 1 else key
 
 
 def _preset(description: Table) -> str:

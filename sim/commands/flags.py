@@ -61,7 +61,7 @@ def engine_flags(preset: str, flags: list[str]) -> dict[str, object]:
 
 
 def shared_flags(base: object, presets: list[str], flags: list[str]) -> dict[str, dict[str, object]]:
-    """A variant per preset (none given: the base's), each with those flags that it has.
+    """A variant per preset (none given: one without a name, of the base's), each with those flags that it has.
 
     A flag that none of them has is wrong use. Raises Failure, UnknownName.
     """
@@ -73,7 +73,7 @@ def shared_flags(base: object, presets: list[str], flags: list[str]) -> dict[str
     if unknown:
         engine_flags(names[0], unknown)
     return {
-        name: {
+        name if presets else "": {
             "engine": {"preset": name}
             | engine_flags(name, [f for f in flags if _name(f) in _config(name).model_fields])
         }

@@ -171,6 +171,7 @@ class EngineCore(Delivering):
         now. By default it may come back to its size.
         """
         self._usable_blocks = total_blocks
+        self.most_blocks = max(self.most_blocks, total_blocks)
         self.pool_blocks = max(self.pool_blocks, total_blocks) if most_to_come is None else most_to_come
         if most_to_come is not None:
             self._refuse_hopeless()

@@ -48,6 +48,7 @@ class EngineState:
         "latched",
         "latest_draft",
         "learners",
+        "most_blocks",
         "now_ns",
         "observer",
         "order",
@@ -81,8 +82,9 @@ class EngineState:
         self.store = spec.new_store()
         self.host = HostPool(spec.host)
         self.block_tokens = self.store.block_tokens
-        self.pool_blocks = self.store.total_blocks
-        """The most that the pool has had: what fits it may have to wait, what does not can never run."""
+        self.pool_blocks = self.most_blocks = self.store.total_blocks
+        """What the pool can have from now on: what fits may have to wait, what does not can never run. The other is the
+        most that it has had."""
         self.front = None if spec.front is None else Front(spec.front)
         self.waiting = self.order.queue()
         self.swapped = FifoQueue()

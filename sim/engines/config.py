@@ -28,7 +28,7 @@ class Hardware:
     kv_bytes_per_token: int = 131_072
     """On one GPU. Default: Llama-3.1-8B in bf16."""
     host_link_bytes_per_s: float = 64e9
-    """Between a GPU and its host, one direction. Default: PCIe 5.0 x16, data sheet."""
+    """Between a GPU and its host, one direction: measured where the profile has it, else PCIe 5.0 x16 by data sheet."""
 
     def host(self, blocks: int, block_tokens: int) -> HostSpec:
         """A pool of so many blocks on the host, at the other end of the link."""

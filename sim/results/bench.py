@@ -270,5 +270,5 @@ def _concurrency_check(bench: Bench, rate: float) -> list[Check]:
     if e2el is None or not bench.max_concurrency:
         return []
     inside = rate * e2el / 1000
-    text = f"rate x E2E = {inside:.5f} requests at once, max_concurrency {bench.max_concurrency}"
+    text = f"rate x E2E = {inside:.4f} requests at once, max_concurrency {bench.max_concurrency}"
     return [Check(inside <= (1 + CLOSE_RATIO) * bench.max_concurrency, text)]

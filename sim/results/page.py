@@ -32,6 +32,11 @@ DEFINITIONS = (
                 "did not finish never meet one"),
     ("duration", "first arrival to last terminal event"),
     ("KV used", "blocks that live requests reference, of all blocks; the mean is over time, idle time included"),
+    ("waste", "room in the last block of requests with output, of all the room in the blocks that their KV takes, over "
+              "their output events"),
+    ("spread", "standard deviation of the steps' times"),
+    ("Jain's index", "(Σx)² / (n Σx²) over clients, x = tokens delivered / tokens asked for: 1 if all get the same "
+                     "share, 1/n if one gets everything (Jain, Chiu, Hawe 1984)"),
     ("token-work", "work of a step in decode tokens of the profile's reference; equal weights where no profile says"),
     ("prefill starved", "steps of decodes only that used up the budget while the head of the queue waited for work"),
     ("few", "fewer than 10 requests are expected beyond this percentile"),

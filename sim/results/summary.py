@@ -127,7 +127,7 @@ def kv_line(metrics: Metrics) -> str:
         reserved = row["mean_kv_reserved_ratio"], row["max_kv_reserved_ratio"]
         parts.append(f"reserved mean {value(reserved[0])} max {value(reserved[1])}")
     if row["last_block_waste_ratio"].value is not None:
-        parts.append(f"last-block waste {value(row['last_block_waste_ratio'])}")
+        parts.append(f"waste {value(row['last_block_waste_ratio'])}")
     if row["prefix_hit_ratio"].value is not None:
         parts.append(f"prefix hit {value(row['prefix_hit_ratio'])}")
         parts.append(f"evicted {whole(metrics, 'evicted_blocks'):,}")

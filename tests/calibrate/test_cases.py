@@ -6,12 +6,12 @@ from itertools import islice, pairwise
 
 import pytest
 
-from calibrate.cases import TURN, Limits, cases
+from calibrate.cases import AGAIN, TURN, Limits, cases
 from calibrate.tasks import TASK_FIELDS, TaskSpec
 from tests.calibrate.small_run import LIMITS, MODEL
 
 TINY = Limits(64, 8, 128, 512, 16, 1024)
-TURN_CASES = len(TURN) + 1
+TURN_CASES = len(TURN)
 
 
 def first(count: int, limits: Limits = LIMITS, seed: int = 0) -> list[TaskSpec]:
@@ -50,7 +50,7 @@ def test_one_turn_has_every_kind_and_starts_with_what_nobody_publishes() -> None
 
 
 def test_a_minute_of_cases_spans_the_sizes() -> None:
-    """126 cases: within a factor of the ends of every range, and in each third of its logarithm."""
+    """132 cases: within a factor of the ends of every range, and in each third of its logarithm."""
     steps = [task for task in first(6 * TURN_CASES) if task.kind == "step"]
     chunk_tokens = [sum(tokens for tokens, _ in task.prefill) for task in steps if task.prefill]
     decodes = [len(task.decode) for task in steps if task.decode and not task.verify]
@@ -71,9 +71,10 @@ def test_contexts_of_a_batch_are_equal_or_uneven() -> None:
     assert sum(ratio > 2 for ratio in uneven) >= 10
 
 
-def test_every_turn_repeats_an_earlier_step() -> None:
+def test_every_turn_repeats_earlier_steps() -> None:
     tasks = first(5 * TURN_CASES)
-    for turn in range(5):
-        last = (turn + 1) * TURN_CASES - 1
-        assert tasks[last].kind == "step"
-        assert tasks[last] in tasks[: last - 1]
+    repeats = [place for place in range(len(tasks)) if TURN[place % TURN_CASES] == AGAIN]
+    assert len({tasks[place].key for place in repeats}) == len(repeats) == 10
+    for place in repeats:
+        assert tasks[place].kind == "step"
+        assert tasks[place] in tasks[: place - 1]

@@ -13,7 +13,7 @@ from calibrate.evidence import EvidenceError
 from calibrate.fit_command import fit_samples
 from calibrate.operators import operators_text
 from calibrate.records import Measurement, TaskSpec
-from calibrate.regions import held_out_mask, region
+from calibrate.regions import held_out_mask, region, region_order
 from calibrate.sources import detect, detect_all, found, read_steps
 from calibrate.timed_samples import read_timed_samples
 from calibrate.weights_command import weights
@@ -46,7 +46,9 @@ def test_fit_prints_weights_errors_and_range(fitted: tuple[Path, Path], capsys: 
         "valid",
     ):
         assert part in text
-    assert str(samples.parent) not in text + profile.read_text(encoding="utf-8")
+    result, _, following = text.partition("\nnext: ")
+    assert str(samples.parent) not in result + profile.read_text(encoding="utf-8")
+    assert following.startswith(f"tokenwork calibrate check {profile} {samples}\n")
     with pytest.raises(Failure, match="exists already"):
         fit_samples([samples], profile)
 
@@ -58,6 +60,11 @@ def test_check_says_seen_and_repeats_the_fit_held_out(
     check(str(profile), [samples])
     text = capsys.readouterr().out
     assert "the fit has seen these steps" in text
+    assert "where the longest is 2 times the mean or more, MAPE: these " in text
+    first = next(i for i, line in enumerate(text.splitlines()) if line.startswith("region "))
+    names = [line[:34].strip() for line in text.splitlines()[first + 1 :]]
+    regions = names[: names.index("all decode")]
+    assert regions == sorted(regions, key=region_order)
     assert "held out: each region predicted by a fit to the others" in text
     verdicts = [line for line in text.splitlines() if line.startswith("mixed steps (with verification)")]
     assert len(verdicts) == 2
@@ -70,6 +77,12 @@ def test_check_of_unseen_samples_of_another_run(fitted: tuple[Path, Path], tmp_p
     text = capsys.readouterr().out
     assert "the fit has not seen these steps" in text
     assert "held out" not in text
+
+
+def test_a_run_that_went_on_is_not_called_unseen(fitted: tuple[Path, Path], tmp_path: Path, capsys) -> None:
+    longer = samples_file(tmp_path / "s.jsonl", count=310, noise=0.03)
+    check(str(fitted[1]), [longer])
+    assert "not seen this file, but one of the same name" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", ["largest-decade", "mixed with verify", "verify", "skewed"])

@@ -89,6 +89,34 @@ def test_a_kept_plan_is_not_touched_by_the_next(flashinfer: None) -> None:
     assert len(captured.indices) == 7
 
 
+def test_flashinfer_that_cannot_run_is_named_and_done_without(
+    flashinfer: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert cuda._flashinfer_runs(TINY, torch.float32, CPU)
+    assert "out of --minutes" in capsys.readouterr().err
+
+    def no_compiler(*arguments: Any, **options: Any) -> None:
+        raise FileNotFoundError("no nvcc")
+
+    monkeypatch.setattr(FakeWrapper, "plan", no_compiler)
+    assert not cuda._flashinfer_runs(TINY, torch.float32, CPU)
+    assert "FlashInfer cannot be used here (FileNotFoundError: no nvcc): SDPA instead" in capsys.readouterr().err
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
+    assert not cuda._flashinfer_runs(TINY, torch.float32, CPU)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_failed_task_gives_the_memory_back_and_leaves_the_usual_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: "default")
+    monkeypatch.setattr(torch.cuda, "set_stream", calls.append)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
+    cuda.CudaPlatform.__new__(cuda.CudaPlatform).release()
+    assert calls == ["default", "emptied"]
+
+
 def transformer() -> Transformer:
     attention = TorchPagedAttention(TINY, 64, 16, dtype=torch.float32, device=CPU)
     return Transformer(TINY, attention, 16, dtype=torch.float32, device=CPU)

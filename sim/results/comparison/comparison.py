@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sim.results.comparison.cell import Cell
 from sim.results.comparison.replications import Difference, difference
 from sim.results.metrics import CellState, Row
+from sim.results.percentiles import enough_for
 from sim.results.verdict import RunState
 from sim.results.wording import visible
 from sim.variants import ComparePlan, Key
@@ -61,6 +62,14 @@ class Entry:
 
     def by_run(self, metric: str, seeds: Sequence[int]) -> list[float | None]:
         return [self.cells[seed].rows[metric].value for seed in seeds]
+
+    def few(self, metric: str) -> bool:
+        """Whether a replication has too few requests for this percentile."""
+        row, blocks = self.row(metric), len(self.first.blocks.get(metric, ())) if self.state is RunState.STABLE else 0
+        statistic = metric.partition("_")[0]
+        if not blocks or not statistic[1:].isdigit():
+            return row.state == "few"
+        return not enough_for(float(statistic[1:]), row.n // (blocks + 1))
 
     def mean(self, metric: str) -> float | None:
         """Over replications; None where one of them has no value, or the value means nothing."""

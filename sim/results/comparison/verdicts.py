@@ -170,6 +170,8 @@ def difference_line(comparison: Comparison, place: Place, variant: str, headline
     if found.shown:
         return f"{values}: difference {signed(found.ratio)} {interval(found)}, {replications}"
     head = f"between {variant} and {comparison.base} in {headline.words}"
+    if found.low == found.high == 0:
+        return f"no difference {head}: the same in all {replications}"
     if found.small:
         return f"no difference shown {head}: {signed(found.ratio)} {interval(found)}, {replications}"
     assert found.low is not None

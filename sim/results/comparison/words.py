@@ -36,8 +36,9 @@ NEED_SLO = frozenset({"goodput_per_s", "slo_met_offered_ratio"})
 LEGEND = (
     "~ the interval contains 0",
     "! worse than A",
+    "few: too few requests for this percentile",
     "n/a no steady state, or nothing to measure",
-    f"[..] {100 * CONFIDENCE:g} % over replications, where there are any",
+    f"[..] {100 * CONFIDENCE:g} % over replications",
 )
 
 
@@ -96,4 +97,4 @@ def cell(entry: Entry, column: Column) -> str:
     if value is None:
         return "n/a"
     shown = percent(value) if row.unit == "ratio" else number(value * column.per_unit)
-    return shown + (" few" if row.state == "few" else "")
+    return shown + (" few" if entry.few(column.metric) else "")

@@ -86,13 +86,20 @@ def in_style() -> Any:
 
 def styled(ax: Axes | None, draw: Callable[[Axes], None]) -> Axes:
     """Draw on given axes, or on a new figure that a notebook shows. The style holds inside only."""
+    figure = ax.get_figure(root=True) if ax is not None else shown_figure()
+    assert figure is not None
     with in_style():
-        if ax is None:
-            import matplotlib.pyplot as plt
+        axes = ax or figure.add_subplot()
+        draw(axes)
+    return axes
 
-            ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")[1]
-        draw(ax)
-    return ax
+
+def shown_figure() -> Figure:
+    """A new one that a notebook shows at the end of its cell: pyplot must make it outside the style."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure = plt.figure(figsize=(6.4, 4.0), layout="constrained")
+    return figure
 
 
 def left_out(name: str, title: str, why: str) -> Picture:

@@ -201,8 +201,8 @@ def batch_picture(measured: Measured, metrics: Metrics) -> Picture:
             axes.plot(x, most, color=GREY, linewidth=0.8, label="at most")
             if panel.limit is not None:
                 axes.axhline(panel.limit, color=BLACK, linewidth=1, label="limit")
-            finish(axes, f"{panel.unit} per step", xlabel=axes is rows[-1])
-        legend(rows[0] if panels[0].limit is not None else rows[-1], 4)
+            finish(axes, f"{panel.unit}/step", xlabel=axes is rows[-1])
+        legend(rows[-1] if panels[-1].limit is not None else rows[0], 4)
 
     head = [f"{kind} {panel.unit}" for panel in panels for kind in ("decode", "prefill")]
     data = in_rows(("s", *head), x, *(values for parts in made_of for values in parts[:2]))

@@ -20,7 +20,7 @@ from sim.results.figures.drawing import (
     plain,
 )
 from sim.results.metrics import Metrics
-from sim.results.wording import clipped, number
+from sim.results.wording import clipped, number, percent
 
 MOST_BARS = 8
 MOST_CLIENTS = 30
@@ -68,8 +68,9 @@ def client_picture(rows: list[ClientRow], metrics: Metrics) -> Picture:
     if len(served) < 2:
         return left_out(name, title, "The trace names no clients, or only one was served.")
     shown = served if len(served) <= MOST_CLIENTS else served[:WORST_CLIENTS]
-    p50 = [1000 * (row.p50_ttft_s or 0) for row in shown]
-    p99 = [1000 * (row.p99_ttft_s or 0) for row in shown]
+    unit, per_s = ("s", 1) if (served[0].p99_ttft_s or 0) >= 10 else ("ms", 1000)
+    p50 = [per_s * (row.p50_ttft_s or 0) for row in shown]
+    p99 = [per_s * (row.p99_ttft_s or 0) for row in shown]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -81,7 +82,7 @@ def client_picture(rows: list[ClientRow], metrics: Metrics) -> Picture:
         axes.tick_params(axis="y", labelsize=min(9, 150 / len(shown)))
         plain(axes.get_yticklabels())
         axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlabel("TTFT (ms)")
+        axes.set_xlabel(f"TTFT ({unit})")
         if p99[0] > LOG_FROM_RATIO * min(p50) > 0:
             log_x(axes, p99[0] / min(p50))
         else:
@@ -106,15 +107,14 @@ def _client_finding(served: list[ClientRow], shown: list[ClientRow], metrics: Me
 
 
 def _client_data(shown: list[ClientRow]) -> Data:
-    head = ("client", "offered", "finished", "output tokens", "asked for", "mean TTFT ms", "P50 TTFT ms", "P99 TTFT ms")
+    head = ("client", "offered", "finished", "output tokens", "of asked", "P50 TTFT ms", "P99 TTFT ms")
     rows = [
         (
             clipped(row.client, 40),
             f"{row.num_offered:,}",
             f"{row.num_finished:,}",
             f"{row.output_tokens:,}",
-            f"{row.asked_tokens:,}",
-            number(1000 * (row.mean_ttft_s or 0)),
+            percent(row.output_tokens / row.asked_tokens if row.asked_tokens else 0.0),
             number(1000 * (row.p50_ttft_s or 0)),
             number(1000 * (row.p99_ttft_s or 0)),
         )

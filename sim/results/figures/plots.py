@@ -6,10 +6,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from sim.results.arrays import BoolArray
-from sim.results.figures.drawing import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, Picture, in_style, plain, styled
+from sim.results.figures.drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    Picture,
+    in_style,
+    plain,
+    shown_figure,
+    styled,
+)
 from sim.results.figures.load import backlog_picture, batch_picture, blocked_picture, kv_picture
 from sim.results.figures.tail import Line, draw_tail, scale_x, step_picture
 from sim.results.measure import NS_PER_S, Measured
@@ -82,10 +94,8 @@ class RunPlots:
 
 def _drawn(one: Picture) -> list[Axes]:
     """On a new figure that a notebook shows; empty axes with the reason where there is nothing to see."""
-    import matplotlib.pyplot as plt
-
+    figure = shown_figure()
     with in_style():
-        figure: Figure = plt.figure(figsize=(6.4, 4.0), layout="constrained")
         if one.draw is None:
             axes = figure.add_subplot()
             axes.set_axis_off()

@@ -17,8 +17,8 @@ RATE_WORDS = {
     "goodput_per_s": "goodput requests/s",
     "finished_per_s": "finished requests/s",
 }
-NEAR = 1.2
-"""Spots within this ratio of each other share a label."""
+NEAR_LATENCY, NEAR_RATE = 1.15, 1.04
+"""Spots within these ratios of each other share a label."""
 FEWEST = 3
 """Two spots are no frontier."""
 
@@ -62,13 +62,17 @@ def _labels(comparison: Comparison, found: list[Spot]) -> list[tuple[Spot, str]]
     for spot in sorted(found, key=lambda each: (each.rate, each.latency)):
         sign = look(comparison, spot.variant).letter
         last = labels[-1][0] if labels else None
-        near = last is not None and spot.latency <= NEAR * last.latency and spot.rate <= NEAR * last.rate
-        if near and spot.latency * NEAR >= labels[-1][0].latency:
+        if last is not None and _near(spot, last):
             before, letters = labels.pop()
             labels.append((max(before, spot, key=lambda each: each.latency), f"{letters} {sign}"))
         else:
             labels.append((spot, sign))
     return labels
+
+
+def _near(one: Spot, other: Spot) -> bool:
+    low, high = sorted((one.latency, other.latency))
+    return high <= NEAR_LATENCY * low and one.rate <= NEAR_RATE * other.rate
 
 
 def _draw_frontier(axes: Axes, best: list[Spot]) -> None:

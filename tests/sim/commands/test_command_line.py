@@ -193,7 +193,8 @@ def test_list_and_textbook() -> None:
     listed = tokenwork("list", "--verbose").stdout
     for name in ("vllm-v1", "--max-num-batched-tokens: int = 8192", "token-work", "h100-llama-3.1-8b-bf16", "mooncake"):
         assert name in listed
-    assert "goodput_per_s: requests/s, of offered requests, higher is better, vllm bench serve request_goodput" in listed
+    line = "goodput_per_s: requests/s, of offered requests, higher is better, vllm bench serve request_goodput"
+    assert line in listed
     assert "2  B        advanced" in tokenwork("textbook").stdout
 
 

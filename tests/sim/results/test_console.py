@@ -36,7 +36,7 @@ def test_the_summary_of_a_run_by_hand(run_by_hand: Runs) -> None:
         "few: fewer than 10 requests are expected beyond this percentile",
         "",
         "queue blocked by   nothing: nobody waited",
-        "KV blocks          used mean 0 % max 0 %   last-block waste 34.4 %",
+        "KV blocks          used mean 0 % max 0 %   waste 34.4 %",
         "preempted          nobody",
         "steps              none",
     ]

@@ -108,9 +108,10 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes(tmp_path: P
 def test_nothing_of_this_machine_or_day_is_in_it(folder: Path) -> None:
     words = {str(Path.home()), str(folder), str(Path.cwd()), sys.prefix, socket.gethostname(), os.uname().release}
     words |= {datetime.now(UTC).strftime("%Y-%m-%d"), f"/{getpass.getuser()}/"}
+    telling = [word.encode() for word in words if len(word) > 3]  # a host called "vm" is in any compressed file
     for name in FILES:
         content = (folder / name).read_bytes()
-        assert not [word for word in words if word.encode() in content], name
+        assert not [word for word in telling if word in content], name
 
 
 def test_foreign_text_stays_text(busy_run: Runs, tmp_path: Path) -> None:
