@@ -20,6 +20,12 @@ MS_PER_S = 1e3
 
 
 def draw_check(profile: Profile, evidence: Evidence, out: Path) -> None:
+    """The figure as a file; the same bytes every time."""
+    with mpl.rc_context({"svg.hashsalt": "tokenwork"}):
+        check_figure(profile, evidence).savefig(out, dpi=150, metadata={"Date": None} if out.suffix == ".svg" else {})
+
+
+def check_figure(profile: Profile, evidence: Evidence) -> Figure:
     """One point per step: its measured median against predicted over measured; the band is the noise floor."""
     model = TokenWeightsModel(profile.terms())
     steps = evidence.steps
@@ -45,5 +51,4 @@ def draw_check(profile: Profile, evidence: Evidence, out: Path) -> None:
     axes.set_title(f"{profile.name} against {evidence.model.name}, {evidence.dtype}, {evidence.device}", fontsize=10)
     axes.legend(fontsize=8, loc="best")
     axes.grid(alpha=0.25)
-    with mpl.rc_context({"svg.hashsalt": "tokenwork"}):
-        figure.savefig(out, dpi=150, metadata={"Date": None} if out.suffix == ".svg" else {})
+    return figure

@@ -82,16 +82,22 @@ class CurveModel(ABC):
     def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
         """The step's duration over the KV entries that its decodes read. Must not look at `decode_context_tokens`."""
 
+    def price_once_ns(self, shape: StepShape, kv_tokens: int) -> float:
+        """`price` at one place, for steps that come once: a model may have it cheaper than as a curve."""
+        return curve_ns(self.price(shape, 0), kv_tokens)
+
     @abstractmethod
     def price_parts(self, shape: StepShape, padding_rows: int) -> dict[str, float]:
         """Seconds by part."""
 
     def step_times_ns(self, shape: StepShape, steps: int, /) -> list[int]:
         decodes = shape.decode_requests
+        kv_tokens = shape.decode_context_tokens + decodes
+        if shape.prefill and steps == 1 and not shape.verify and self._buckets is None:
+            return [round(self.price_once_ns(shape, kv_tokens))]
         curve = None if shape.prefill or shape.verify else self._decode_curves.get(decodes)
         if curve is None:
             curve = self._curve(shape)
-        kv_tokens = shape.decode_context_tokens + decodes
         if steps == 1:
             last, base, slope = curve[0]
             return [round(base + slope * kv_tokens if kv_tokens <= last else curve_ns(curve, kv_tokens))]

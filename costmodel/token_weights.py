@@ -105,6 +105,18 @@ class TokenWeightsModel(CurveModel):
         """By number of decodes: alone, and beside a prefill chunk."""
 
     def price(self, shape: StepShape, padding_rows: int) -> KvCurve:
+        base_ns = self._base_ns(shape, padding_rows)
+        return tuple([(last, base_ns + kv_ns, slope) for last, kv_ns, slope in self._kv_curve(shape)])
+
+    def price_once_ns(self, shape: StepShape, kv_tokens: int) -> float:
+        base_ns = self._base_ns(shape, 0)
+        for last, kv_ns, slope in self._kv_curve(shape):
+            if kv_tokens <= last:
+                return base_ns + kv_ns + slope * kv_tokens
+        raise AssertionError(f"{kv_tokens} KV tokens lie beyond the last segment")
+
+    def _base_ns(self, shape: StepShape, padding_rows: int) -> float:
+        """All but the KV that decodes read."""
         decodes, chunks = shape.decode_requests, shape.prefill
         sums = self._sums
         if shape.verify or (chunks and self._looks_into_chunks):
@@ -120,10 +132,7 @@ class TokenWeightsModel(CurveModel):
             base_s += sums[ROWS][tokens + decodes + padding_rows]
             base_s += sums[TOKENS][tokens] if token_s is None else token_s * tokens
             base_s += sums[PAIRS][pairs] if pair_s is None else pair_s * pairs
-        mixed = bool(chunks)
-        kv_curve = self._kv_curves[mixed].get(decodes) or self._kv_curve(decodes, mixed)
-        base_ns = base_s * NS_PER_S
-        return tuple([(last, base_ns + kv_ns, slope) for last, kv_ns, slope in kv_curve])
+        return base_s * NS_PER_S
 
     def _fixed(self, shape: StepShape, padding_rows: int) -> float:
         """The part that depends only on how many chunks and decodes there are. Remembered."""
@@ -133,8 +142,13 @@ class TokenWeightsModel(CurveModel):
             self._fixed_s[len(shape.prefill), shape.decode_requests, padding_rows] = seconds
         return seconds
 
-    def _kv_curve(self, decodes: int, mixed: bool) -> KvCurve:
-        """The part that KV reads cost; the knees depend on the number of decodes."""
+    def _kv_curve(self, shape: StepShape) -> KvCurve:
+        """The part that KV reads cost; the knees depend on the number of decodes. Remembered."""
+        decodes, mixed = shape.decode_requests, bool(shape.prefill)
+        curve = self._kv_curves[mixed].get(decodes)
+        return self._make_kv_curve(decodes, mixed) if curve is None else curve
+
+    def _make_kv_curve(self, decodes: int, mixed: bool) -> KvCurve:
         hinges = [
             (t.feature.past + t.feature.past_each * decodes, t.s_per_unit)
             for t in self._kv_terms

@@ -25,7 +25,8 @@ class Endings:
 
     def promise(self, request: Request, stop_after: int) -> None:
         """Its executor will stop a request after so many tokens, or at its max_tokens."""
-        self._stop_after[request] = max(self._fewest, min(stop_after, request.max_tokens))
+        last = stop_after if stop_after < request.max_tokens else request.max_tokens
+        self._stop_after[request] = last if last > self._fewest else self._fewest
 
     def __contains__(self, request: object) -> bool:
         """Whether a request is alive."""

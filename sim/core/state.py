@@ -254,7 +254,9 @@ class EngineState:
             listen(event)
 
     def _note_peak(self) -> None:
-        self.peak_used_blocks = max(self.peak_used_blocks, self.used_blocks)
+        used_blocks = self.store.total_blocks - self.store.free_blocks
+        if used_blocks > self.peak_used_blocks:
+            self.peak_used_blocks = used_blocks
 
     def check_invariants(self) -> None:
         """The books agree with each other between two steps (law 4 and what the other laws stand on).

@@ -237,7 +237,7 @@ class EngineLog(Observer):
                 tokens,
                 pairs2,
                 len(core.running),
-                core.num_waiting,
+                len(core.waiting) if core.front is None else core.num_waiting,
                 store.total_blocks - store.free_blocks,
                 store.cached_blocks,
                 core.reserved_blocks,
@@ -247,7 +247,8 @@ class EngineLog(Observer):
                 store.evicted_blocks,
             )
         )
-        self._evicting("for prompts" if shape.prefill else "for decodes", store.evicted_blocks)
+        if store.evicted_blocks != self._evicted:
+            self._evicting("for prompts" if shape.prefill else "for decodes", store.evicted_blocks)
         if plan.deferred is not None or self.blocked_by[-1] != NOBODY:
             self.blocked(self.now_ns, plan.deferred, core.latest_draft.blocked)
 
@@ -267,12 +268,12 @@ class EngineLog(Observer):
 
     def grown(self, core: EngineCore) -> None:
         """The plans so far have taken the blocks of all their steps: beyond their first ones, decodes needed them."""
-        self._evicting("for decodes", core.store.evicted_blocks)
+        if core.store.evicted_blocks != self._evicted:
+            self._evicting("for decodes", core.store.evicted_blocks)
 
     def _evicting(self, cause: str, evicted_blocks: int) -> None:
-        if evicted_blocks != self._evicted:
-            self.evictions[cause] += evicted_blocks - self._evicted
-            self._evicted = evicted_blocks
+        self.evictions[cause] += evicted_blocks - self._evicted
+        self._evicted = evicted_blocks
 
     def ran(self, plan: BatchPlan, ends_ns: list[int], deferred: Decision | None, deferred_steps: int) -> None:
         """A plan is over, after as many steps as there are ends; `deferred_steps` of them left somebody waiting."""

@@ -17,7 +17,9 @@ from sim.scenario import ProfileConfig
 
 PROGRAM = [sys.executable, "-c", "from sim.commands.main import main; main()"]
 MINUTES = "0.8"
-PATTERN = r"mixed steps \(with verification\): single samples wrong by [\d.]+%, noise floor [\d.]+% .*: ([\d.]+) times it"
+PATTERN = (
+    r"mixed steps \(with verification\): single samples wrong by [\d.]+%, noise floor [\d.]+% .*: ([\d.]+) times it"
+)
 SCENARIO = {
     "workload": {
         "kind": "synthetic",

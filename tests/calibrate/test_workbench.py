@@ -98,7 +98,9 @@ def test_weights_that_do_not_fit_beside_other_programs_are_named(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("calibrate.workbench.Workbench", no_room)
-    with pytest.raises(Failure, match="weights of small-llama and 65,536 tokens of KV do not fit into the memory that is"):
+    with pytest.raises(
+        Failure, match="weights of small-llama and 65,536 tokens of KV do not fit into the memory that is"
+    ):
         run(tmp_path / "out")
 
 

@@ -9,9 +9,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-TRACE = Path(__file__).parents[3] / "shared/data/traces/mooncake/conversation_trace.jsonl.gz"
+REPOSITORY = Path(__file__).parents[2]
+TRACE = REPOSITORY.parent / "shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 """A public trace that may lie beside a checkout; notebooks fall back to the bundled one."""
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -25,6 +26,7 @@ def test_it_is_stored_without_outputs(path: Path) -> None:
 def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failing cell raises, with its traceback."""
     monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("TOKENWORK_REPOSITORY", os.fspath(REPOSITORY))
     if TRACE.exists():
         monkeypatch.setenv("TOKENWORK_TRACE", os.fspath(TRACE))
     notebook = nbformat.read(path, as_version=4)

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from sim.replay import replay
+from costmodel.config import ProfileConfig
+from costmodel.profile import Rate, load_profile
+
+from sim.replay import hardware_of, replay
 from sim.results.metrics import compute
 from sim.results.run import RunResult
 from sim.scenario import ScenarioError, make_scenario
@@ -82,3 +85,18 @@ def test_vllm_v0_has_a_pool_of_its_own() -> None:
     assert compute(run(engine=engine)).value("num_swaps") > 0
     with pytest.raises(ScenarioError, match="needs a pool on the host"):
         run(engine={**engine, "swap_space": 0})
+
+
+def test_the_link_is_as_fast_as_the_profile_has_measured_it() -> None:
+    """There and back: the harmonic mean of both ways; by the data sheet where nobody measured."""
+    shipped, cost = load_profile("h100-llama-3.1-8b-bf16"), ProfileConfig(name="h100-llama-3.1-8b-bf16")
+    assert hardware_of(cost, shipped).host_link_bytes_per_s == 64e9
+    ways = [Rate(what=what, value=v, unit="B/s", noise_ratio=0) for what, v in (("swap_out", 20e9), ("swap_in", 30e9))]
+    measured = shipped.model_copy(update={"rates": (*ways, Rate(what="copy", value=1e12, unit="B/s", noise_ratio=0))})
+    assert hardware_of(cost, measured).host(100, 16).ns_per_block == pytest.approx(16 * 131_072 / 24)
+
+
+def test_bytes_of_a_block_follow_the_profiles_dtype() -> None:
+    shipped, cost = load_profile("h100-llama-3.1-8b-bf16"), ProfileConfig(name="h100-llama-3.1-8b-bf16")
+    wide = shipped.model_copy(update={"dtype": "float32", "tensor_parallel": 2})
+    assert hardware_of(cost, shipped).kv_bytes_per_token == hardware_of(cost, wide).kv_bytes_per_token == 131_072

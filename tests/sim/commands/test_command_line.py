@@ -108,8 +108,7 @@ def test_unknown_columns(trace: Path, header: str, arguments: list[str], status:
         (["replay", "chat-1k", "--max-num-seqs"], "--max-num-seqs needs a value"),
         (
             ["replay", "chat-1k", "--engine", "vllm"],
-            "unknown engine preset 'vllm': known are reference, static-batch, textbook, vllm-v1; "
-            "did you mean 'vllm-v1'?",
+            "trtllm-static-batch, vllm-v0, vllm-v1; did you mean 'vllm-v1'?",
         ),
         (["replay", "chat-1k", "--profile", "h200"], "unknown profile 'h200'"),
         (["replay", "chat-1k", "--slo", "ttft"], "--slo ttft: must be ttft=SECONDS, tpot=SECONDS or e2e=SECONDS"),
