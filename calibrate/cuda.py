@@ -57,7 +57,7 @@ class CudaClock:
 
 
 class CudaPlatform:
-    """One GPU. FlashInfer's kernels if they are wanted, installed and able to run this model, else SDPA and plain torch."""
+    """One GPU. FlashInfer's kernels if they are wanted, installed and run this model, else SDPA and plain torch."""
 
     def __init__(self, model: ModelSpec, dtype: torch.dtype, *, use_flashinfer: bool) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())

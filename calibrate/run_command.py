@@ -151,8 +151,8 @@ def _timed(at: Platform, options: RunOptions, path: Path, started_s: float) -> l
             if not is_out_of_memory(error):
                 raise
             raise ModelError(
-                f"the weights of {options.model.name} and {limits.pool_tokens:,} tokens of KV do not fit into the memory "
-                "that is free: end other programs on the device"
+                f"the weights of {options.model.name} and {limits.pool_tokens:,} tokens of KV do not fit into the "
+                "memory that is free: end other programs on the device"
             ) from None
         order = cases(options.model, limits, options.seed)
         return run_cases(bench, writer, order, Budget(options.minutes * 60, started_s))

@@ -20,6 +20,11 @@ NOT_IN_THEM = (
     "sending out tokens on a host are not in these times"
 )
 
+NO_POOL = (
+    "how much KV fits is not known from these samples: an engine whose flags do not say how many blocks it has gets "
+    "room for 2^20 tokens"
+)
+
 
 def read_timed_samples(paths: list[Path]) -> Evidence:
     """One or several files of the same device, software, model and dtype."""
@@ -29,6 +34,7 @@ def read_timed_samples(paths: list[Path]) -> Evidence:
         difference = first.difference(file.header)
         if difference:
             raise EvidenceError(f"{path.name}:1: does not go together with {paths[0].name}: {difference}")
+    pool = _pool(first)
     return Evidence(
         kind="samples",
         device=first.device.name + (f", {first.device.threads} threads" if first.device.threads else ""),
@@ -39,8 +45,8 @@ def read_timed_samples(paths: list[Path]) -> Evidence:
         like_context_tokens=LIKE_CONTEXT_TOKENS,
         source="tokenwork calibrate run, " + ", ".join(sorted({file.header.created for file in files})),
         cuda_graphs=first.device.kind == "cuda",
-        pool=_pool(first),
-        notes=(NOT_IN_THEM, *_lost(files)),
+        pool=pool,
+        notes=(NOT_IN_THEM, *([] if pool else [NO_POOL]), *_lost(files)),
     )
 
 

@@ -18,6 +18,7 @@ from sim.commands.conformance import conformance
 from sim.commands.main import COMMANDS, load
 from sim.core.lifecycle import diagram
 from sim.results.console import result_text
+from sim.variants import make_plan
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,17 +53,27 @@ def test_the_table_of_recorded_decisions_is_real(capsys: pytest.CaptureFixture[s
 
 
 def test_the_python_example_runs() -> None:
-    (example,) = blocks("python", README.split(OWN_POLICY)[0])
+    example = blocks("python", README.split(OWN_POLICY)[0])[0]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(example, "README.md", "exec"), {})
     assert re.fullmatch(r"\d+ \d+\n", out.getvalue())
 
 
-def test_the_scenario_example_is_a_scenario() -> None:
-    (example,) = blocks("toml")
-    scenario = make_scenario(tomllib.loads(example), place="README.md")
+def test_the_notebook_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder, because it writes a report."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    (example,) = blocks("python", chapter("## Reports and metrics"))
+    exec(compile(example, "README.md", "exec"), {})
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_the_scenario_and_the_plan_are_what_they_say() -> None:
+    of_comparing, of_replay = sorted(blocks("toml"), key=lambda text: "[variants]" not in text)
+    scenario = make_scenario(tomllib.loads(of_replay), place="README.md")
     assert len(replay(scenario.model_copy(update={"limit": 50})).trace) == 50
+    assert list(make_plan(tomllib.loads(of_comparing), place="README.md").variants) == ["small", "large", "other"]
 
 
 def test_every_command_and_option_named_exists() -> None:

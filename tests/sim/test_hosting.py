@@ -8,7 +8,6 @@ import pytest
 
 from costmodel.config import ProfileConfig
 from costmodel.profile import Rate, load_profile
-
 from sim.replay import hardware_of, replay
 from sim.results.metrics import compute
 from sim.results.run import RunResult
