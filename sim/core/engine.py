@@ -12,8 +12,8 @@ scheduled, `commit_step`: so many have run), and may end it early (`cut`) when s
 the next plan is made before the last one is committed; by then all steps of that one have been scheduled.
 
 The core is built in layers, one file each, and each knows only those below: `state` (what there is), `drafting` (what
-passes may do to a step), `delivery` (what comes of a plan), `planning` (turns and stretches), and here: how requests come
-and go.
+passes may do to a step), `delivery` (what comes of a plan), `planning` (turns and stretches), and here: how requests
+come and go.
 """
 
 from __future__ import annotations
