@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -23,11 +24,12 @@ MAX_TOKENS, MAX_REQUESTS, POOL_TOKENS = 8192, 256, 1 << 20
 MEMORY_RATIO = 0.7
 """The rest is for activations: plain torch gathers a layer's KV before it attends."""
 FLUSHED_BYTES = 512 << 20
-"""Four times the largest L2 (B200's 126 MB); writing so much also takes longer than queueing an operator's launches."""
+"""Four times the largest L2 (B200's 126 MB); writing so much takes as long as queueing some 25 launches."""
 EVENT_RESOLUTION_S = 0.5e-6
 """By CUDA's documentation of cudaEventElapsedTime."""
 LARGEST_GRAPH_ROWS = 512
 """vLLM V1 captures up to so many rows by default."""
+MS_PER_S = 1e3
 LONGEST_REASON = 200
 CLOCK_QUERY = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem")
 
@@ -49,7 +51,7 @@ class CudaClock:
             run()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+        return float(start.elapsed_time(end)) / MS_PER_S
 
     def flush(self) -> None:
         """Not waited for: the host queues what comes next meanwhile, so that its launches are not timed."""
@@ -100,9 +102,13 @@ class CudaPlatform:
         return torch.zeros((num_blocks, block_bytes), dtype=torch.uint8, pin_memory=True)
 
     def release(self) -> None:
-        """A capture that failed may have left its own stream the current one."""
-        torch.cuda.set_stream(torch.cuda.default_stream())
-        torch.cuda.empty_cache()
+        """A capture that failed may have left its own stream the current one.
+
+        A device that has broken down fails here as well: the tasks that follow will say so.
+        """
+        with suppress(RuntimeError):
+            torch.cuda.set_stream(torch.cuda.default_stream())
+            torch.cuda.empty_cache()
 
 
 def _flashinfer_runs(model: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:

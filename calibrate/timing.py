@@ -17,6 +17,7 @@ Run = Callable[[], object]
 TIMER_SHARE = 1e-4
 """A block is at least so long that reading the clock twice is this share of it."""
 LARGEST_BLOCK = 1024
+NS_PER_S = 1e9
 MEDIAN_INTERVAL = 1.57
 """Half width of a median's 95 % interval in IQR / sqrt(samples) (McGill, Tukey and Larsen 1978)."""
 
@@ -98,7 +99,7 @@ class CpuClock:
         started_ns = self._now_ns()
         for _ in range(times):
             run()
-        return (self._now_ns() - started_ns) * 1e-9
+        return (self._now_ns() - started_ns) / NS_PER_S
 
     def flush(self) -> None:
         self._ballast += 1
