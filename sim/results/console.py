@@ -11,6 +11,7 @@ from sim.results import summary
 from sim.results.measure import Measured
 from sim.results.metrics import STATISTICS, Metrics, Row, compute
 from sim.results.run import RunResult
+from sim.results.trust import outside_range
 from sim.results.verdict import RunState
 from sim.results.wording import clipped, count, milliseconds_or_seconds, number
 
@@ -50,7 +51,7 @@ def result_text(run: RunResult | Measured) -> str:
     lines = [*_header(result), *_verdict(metrics), summary.rates_line(metrics), summary.slo_line(metrics, result), ""]
     lines += [*_latency_table(metrics), ""]
     lines += [f"{label.ljust(LABEL_WIDTH)} {line}" for label, line in summary.facts(metrics)]
-    lines += [f"! {line}" for line in _gathered(summary.warnings(result))]
+    lines += [f"! {line}" for line in (*outside_range(measured), *_gathered(summary.warnings(result)))]
     return "\n".join(wrapped for line in lines for wrapped in _wrap(line)) + "\n"
 
 

@@ -17,16 +17,20 @@ MOST_ROWS_LISTED = 20
 def trust_lines(measured: Measured) -> list[str]:
     """One sentence each."""
     run = measured.result
-    lines = [f"Cost profile: {run.profile_name}."]
-    for plans, cost in zip(measured.plans, run.costs, strict=True):
+    outside = outside_range(measured) or ["All plans looked at lie inside the profile's range"]
+    return [f"Cost profile: {run.profile_name}.", *(f"{line}." for line in outside), *run.notes]
+
+
+def outside_range(measured: Measured) -> list[str]:
+    """Where the cost model is asked about steps unlike those it was fitted to; nothing if it is not."""
+    lines = []
+    for plans, cost in zip(measured.plans, measured.result.costs, strict=True):
         reasons = [cost.out_of_range(_shape(plans, int(plan))) for plan in _looked_at(plans)]
         outside = [reason for reason in reasons if reason is not None]
         if outside:
             share = percent(len(outside) / len(reasons))
-            lines.append(f"{share} of {len(reasons):,} plans looked at lie outside the profile's range: {outside[0]}.")
-        elif reasons:
-            lines.append(f"All of {len(reasons):,} plans looked at lie inside the profile's range.")
-    return [*lines, *run.notes]
+            lines.append(f"{share} of {len(reasons):,} plans looked at lie outside the profile's range: {outside[0]}")
+    return lines
 
 
 def left_out_rows(measured: Measured) -> list[str]:
