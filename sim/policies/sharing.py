@@ -6,19 +6,19 @@ from itertools import islice
 
 from sim.core.cohort import FOREVER
 from sim.core.plan import BatchPlan
-from sim.policies.budget import UNLIMITED
+from sim.policies.budget import UNLIMITED, TokenMeter
 from sim.policies.protocols import BudgetPolicy, EngineView, Meter
 from sim.policies.registry import BUDGET
 
 
-class ShareMeter:
+class ShareMeter(TokenMeter):
     """What is left, and how much of it each prompt may have: settled when the first one asks."""
 
-    __slots__ = ("engine", "extra", "left", "level", "most_sharers", "unit")
+    __slots__ = ("engine", "extra", "level", "most_sharers", "unit")
 
     def __init__(self, engine: EngineView, left: int, unit: int, most_sharers: int) -> None:
+        super().__init__(left, UNLIMITED, chunked=True)
         self.engine = engine
-        self.left = left
         self.unit = unit
         self.most_sharers = most_sharers
         self.level = -1
@@ -30,15 +30,6 @@ class ShareMeter:
         other = ShareMeter(self.engine, self.left, self.unit, self.most_sharers)
         other.level, other.extra = self.level, self.extra
         return other
-
-    def has_left(self) -> bool:
-        return self.left > 0
-
-    def spend_decodes(self, requests: int, context_tokens: int) -> bool:
-        if requests > self.left:
-            return False
-        self.left -= requests
-        return True
 
     def grant(self, want: int, context: int, *, decode: bool, admitting: bool) -> int | None:
         if decode:

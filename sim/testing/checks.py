@@ -17,7 +17,7 @@ from sim.engines import UNKNOWN_HARDWARE, Reference
 from sim.policies.guarded import GUARDS
 from sim.policies.watch import FullWatch, Watch
 from sim.results.columns import NEVER
-from sim.testing.worlds import EvenCost, Row, Run, World, run
+from sim.testing.worlds import LIMITS, EvenCost, Row, Run, World, run
 
 UNLIMITED = 1 << 60
 
@@ -161,8 +161,8 @@ def starves_nobody(subject: Subject, world: World) -> None:
     urgent = [Row(arrival_ns=at * second_ns, prompt=8, max_tokens=2, stop_after=2) for at in range(STREAM)]
     least = Row(arrival_ns=second_ns, prompt=40, max_tokens=2, stop_after=2, priority=9)
     spec = Reference(slots=1, num_blocks=100).spec(UNKNOWN_HARDWARE)
-    crowd = World(spec, (urgent[0], least, *urgent[1:]))
-    one = run(subject.in_world(crowd), cost=EvenCost(second_ns))
+    crowd = World(spec, (urgent[0], least, *urgent[1:]), EvenCost(second_ns), LIMITS)
+    one = run(subject.in_world(crowd))
     admitted = one.columns.admitted_ns[1]
     assert NEVER < admitted < STREAM * second_ns, "the least urgent does not get in while more urgent ones arrive"
 

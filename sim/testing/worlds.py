@@ -1,10 +1,9 @@
-"""Small random worlds for tests of policies: an engine short of everything, requests that come, leave and hit."""
+"""Small worlds for tests: an engine short of everything, requests that come, leave and hit, a run that is checked."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -17,30 +16,26 @@ from sim.core.plan import BatchPlan
 from sim.core.request import Request
 from sim.core.spec import EngineSpec
 from sim.driver import Arrivals, Limits, Outcome, Simulation
-from sim.engines import UNKNOWN_HARDWARE, Reference, VllmV1
 from sim.kv.content import Content
-from sim.kv.host import HostSpec
 from sim.results.columns import EngineLog, RequestColumns
 from sim.results.tokens import expand
+from sim.testing.engines import random_engine
 
 STEP_NS = 1_000_000
 LIMITS = Limits(max_steps=3000)
 
 
 class EvenCost:
-    """Every step takes the same time."""
+    """Every step takes the same time, so that arrivals, deadlines and step ends often fall on one instant."""
 
     def __init__(self, step_ns: int = STEP_NS) -> None:
         self.step_ns = step_ns
 
     def step_times_ns(self, shape: StepShape, steps: int) -> list[int]:
-        return [self._step_ns(shape.after(step)) for step in range(steps)]
-
-    def _step_ns(self, shape: StepShape) -> int:
-        return self.step_ns
+        return [self.step_ns] * steps
 
     def seconds(self, shape: StepShape) -> float:
-        return self._step_ns(shape) / 1e9
+        return self.step_times_ns(shape, 1)[0] / 1e9
 
     def parts(self, shape: StepShape) -> dict[str, float]:
         return {"step": self.seconds(shape)}
@@ -50,11 +45,15 @@ class EvenCost:
 
 
 class UnevenCost(EvenCost):
-    """The time depends on every part of a step's shape, so that a wrong shape shows."""
+    """The time depends on every part of a step's shape, so that a wrong shape shows; `step_ns` is its scale."""
+
+    def step_times_ns(self, shape: StepShape, steps: int) -> list[int]:
+        return [self._step_ns(shape.after(step)) for step in range(steps)]
 
     def _step_ns(self, shape: StepShape) -> int:
         prefill = sum(7 * tokens + tokens * context // 3 for tokens, context in shape.prefill)
-        return self.step_ns // 2 + 1000 * (prefill + 31 * shape.decode_requests + shape.decode_context_tokens // 2)
+        work = prefill + 31 * shape.decode_requests + shape.decode_context_tokens // 2
+        return self.step_ns * (500 + work) // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +65,33 @@ class Row:
     max_tokens: int
     stop_after: int
     priority: int = 0
-    client: str = ""
     ids: tuple[int, ...] = ()
+    client: str = ""
     queue_timeout_ns: int = -1
     timeout_ns: int = -1
     cancel_after_ns: int = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """How much comes at random: the most of each, or several to choose from by chance."""
+
+    requests: tuple[int, ...] = (16,)
+    pause_steps: tuple[int, ...] = (4,)
+    prompt_parts: tuple[int, ...] = (1,)
+    """1: prompts as long as the pool allows, 4: a quarter of that."""
+    answers: tuple[int, ...] = (30,)
+
+
+@dataclass(frozen=True, slots=True)
 class World:
+    """An engine and what comes to it. `capacity_events`: (time in ns, blocks of the pool from then on)."""
+
     spec: EngineSpec
     rows: tuple[Row, ...]
+    cost: CostModel = field(default_factory=UnevenCost)
+    limits: Limits = field(default_factory=Limits)
+    capacity_events: tuple[tuple[int, int], ...] = ()
 
     def having(self, kind: str, policy: Any) -> World:
         """The same world with this policy in the place of the engine's own."""
@@ -91,73 +106,45 @@ class World:
 def random_world(rng: Random, kind: str) -> World:
     """A world in which a policy of this kind has something to decide."""
     block, blocks = rng.choice((1, 4, 16)), rng.randint(3, 30)
-    make = rng.choice((_reference, _vllm)) if kind != "eviction" else _reference
-    spec = replace(make(rng, block, blocks, kind), host=HostSpec(rng.randint(1, 2 * blocks), 1000.0))
-    return World(spec, _random_rows(rng, block, blocks))
+    spec = random_engine(rng, block, blocks, kind)
+    rows = [replace(row, client=rng.choice(("", "a", "b"))) for row in random_rows(rng, block, blocks, Traffic())]
+    return World(spec, tuple(rows), limits=LIMITS)
 
 
-def _reference(rng: Random, block: int, blocks: int, kind: str) -> EngineSpec:
-    config = Reference(
-        token_budget=rng.choice((8, 32, 512)),
-        chunk_cap=rng.choice((0, 4)),
-        slots=rng.choice((2, 4, 64)),
-        block_size=block,
-        num_blocks=blocks,
-        max_model_len=100_000,
-        prefix_cache=kind == "eviction" or rng.random() < 0.5,
-        prefix_cache_kind="radix-tree" if kind == "eviction" else "hash-chain",
-        full_prompt_must_fit=rng.random() < 0.7,
-        order=rng.choice(("fcfs", "priority")),
-    )
-    return config.spec(UNKNOWN_HARDWARE)
-
-
-def _vllm(rng: Random, block: int, blocks: int, kind: str) -> EngineSpec:
-    config = VllmV1(
-        block_size=block,
-        num_gpu_blocks_override=blocks + 1,
-        max_model_len=blocks * block,
-        max_num_batched_tokens=rng.choice((8, 64, 512)),
-        max_num_seqs=rng.choice((2, 4, 64)),
-        enable_prefix_caching=rng.random() < 0.5,
-        async_scheduling=rng.random() < 0.5,
-    )
-    return config.spec(UNKNOWN_HARDWARE)
-
-
-def _random_rows(rng: Random, block: int, blocks: int) -> tuple[Row, ...]:
-    longest = min(block * blocks, 120)
-    leaves = rng.choice((0.0, 0.3))
+def random_rows(rng: Random, block: int, blocks: int, traffic: Traffic, step_ns: int = STEP_NS) -> tuple[Row, ...]:
+    """Requests for a pool of so many blocks; some are too long for it. `step_ns`: about what a step takes."""
+    capacity = block * blocks
+    longest = min(capacity + capacity // 8, 120)
+    pause = rng.choice(traffic.pause_steps)
+    leaves = rng.choice((0.0, 0.0, 0.3))
+    known = rng.choice((0.0, 0.5, 1.0))
     rows: list[Row] = []
     now = 0
 
     def moment(most: int) -> int:
-        """A time of the order of some steps."""
-        return rng.randint(0, 4 * most) * STEP_NS // 4
+        """A time of the order of some steps, often at a step's end."""
+        return rng.randint(0, 4 * most) * step_ns // 4
 
     def leaving(most: int) -> int:
         return moment(most) if rng.random() < leaves else -1
 
-    for number in range(rng.randint(1, 16)):
-        now += moment(4) if rng.random() < 0.6 else 0
-        prompt, stop_after = rng.randint(1, longest), rng.randint(1, 30)
-        parent = rng.choice(rows).ids if rows and rng.random() < 0.6 else ()
-        own = range(1000 * number, 1000 * number + prompt)
-        rows.append(
-            Row(
-                arrival_ns=now,
-                prompt=prompt,
-                max_tokens=stop_after + rng.choice((0, 3, 20)),
-                stop_after=stop_after,
-                priority=rng.choice((0, 0, 1, 2)),
-                client=rng.choice(("", "a", "b")),
-                ids=(*parent[: rng.randint(0, len(parent))], *own)[: prompt // block],
-                queue_timeout_ns=leaving(20),
-                timeout_ns=leaving(50),
-                cancel_after_ns=leaving(50),
-            )
-        )
+    for _ in range(rng.randint(1, rng.choice(traffic.requests))):
+        now += moment(pause) if rng.random() < 0.6 else 0
+        prompt = rng.randint(1, max(1, longest // rng.choice(traffic.prompt_parts)))
+        stop_after = rng.randint(1, rng.choice(traffic.answers))
+        max_tokens = max(1, stop_after + rng.choice((0, 0, 3, 20, -1)))
+        named = prompt + stop_after if rng.random() < known else prompt
+        ids = _random_ids(rng, rows, named // block)
+        row = Row(now, prompt, max_tokens, stop_after, priority=rng.choice((0, 0, 1, 2)), ids=ids)
+        rows.append(replace(row, queue_timeout_ns=leaving(20), timeout_ns=leaving(50), cancel_after_ns=leaving(50)))
     return tuple(rows)
+
+
+def _random_ids(rng: Random, rows: list[Row], count: int) -> tuple[int, ...]:
+    """Names of so many blocks: often the first are those of an earlier request."""
+    parent = rng.choice(rows).ids if rows and rng.random() < 0.6 else ()
+    own = range(1000 * len(rows), 1000 * len(rows) + count)
+    return (*parent[: rng.randint(0, len(parent))], *own)[:count]
 
 
 class CheckedLog(EngineLog):
@@ -207,9 +194,24 @@ class Run:
     columns: RequestColumns
     outcome: Outcome
 
+    @property
+    def requests(self) -> list[Request]:
+        """Those that have come."""
+        return self.log.offered
+
     def token_times_ns(self, row: int) -> list[int]:
         times: list[int] = expand(self.log, row).tolist()
         return times
+
+    def blocked(self) -> list[tuple[int, int]]:
+        """What the head of the queue waited for as a step function of time, without steps of no length."""
+        steps: list[tuple[int, int]] = []
+        for since_ns, by in zip(self.log.blocked_since_ns, self.log.blocked_by, strict=True):
+            if steps and steps[-1][0] == since_ns:
+                steps.pop()
+            if not steps or steps[-1][1] != by:
+                steps.append((since_ns, by))
+        return steps
 
     def facts(self) -> dict[str, Any]:
         """Everything that two equal runs have in common, however their steps were cut into plans (law 12)."""
@@ -220,12 +222,15 @@ class Run:
             "reasons": columns.reason,
             "details": columns.detail,
             "step ends": list(log.steps.ends_ns),
+            "decode step ends": list(log.decode_ends_ns),
             "tokens": [self.token_times_ns(row) for row in range(len(self.world.rows))],
-            "preemptions": journal.preemptions().tolist(),
+            "preemption events": journal.preemptions().tolist(),
             "swap-ins": journal.swap_ins().tolist(),
+            "blocked": self.blocked(),
             "blocked heads": [[journal.reasons[code], *row] for *row, code in journal.heads().tolist()],
             "deferrals": dict(log.deferrals),
             "evicted": self.core.store.evicted_blocks,
+            "free at the end": self.core.store.free_blocks,
             "peak blocks": self.core.peak_used_blocks,
             "end": self.outcome.end_ns,
             "stopped": self.outcome.stopped,
@@ -233,26 +238,28 @@ class Run:
         }
 
 
-def run(world: World, *, max_stretch: int = FOREVER, cost: CostModel | None = None) -> Run:
-    rows = world.rows
-    columns = RequestColumns(len(rows))
-    log = CheckedLog(columns)
+def run(world: World, *, max_stretch: int = FOREVER, books: type[CheckedLog] = CheckedLog) -> Run:
+    columns = RequestColumns(len(world.rows))
+    log = books(columns)
     log.core = core = EngineCore(world.spec, log, max_stretch=max_stretch)
     simulation = Simulation(
         cores=[core],
-        costs=[cost or UnevenCost()],
+        costs=[world.cost],
         logs=[log],
         requests=columns,
-        arrivals=_arrivals(rows, lambda row: log.offered.append(row), core.store.knows_contents),
-        limits=LIMITS,
+        arrivals=_arrivals(world.rows, core, log.offered),
+        limits=world.limits,
+        capacity_events=world.capacity_events,
     )
-    outcome = simulation.run()
-    return Run(world, core, log, columns, outcome)
+    return Run(world, core, log, columns, simulation.run())
 
 
-def _arrivals(rows: tuple[Row, ...], offered: Callable[[Request], None], knows_contents: bool) -> Arrivals:
+def _arrivals(rows: tuple[Row, ...], core: EngineCore, offered: list[Request]) -> Arrivals:
+    names_per_id = core.block_tokens // core.store.content_tokens
+
     def make_request(row: int) -> Request:
         given = rows[row]
+        content = Content(given.ids, shared_blocks=len(given.ids) * names_per_id, owner=0, blocks_per_id=names_per_id)
         request = Request(
             f"r{row}",
             prompt_tokens=given.prompt,
@@ -260,10 +267,10 @@ def _arrivals(rows: tuple[Row, ...], offered: Callable[[Request], None], knows_c
             arrival_ns=given.arrival_ns,
             priority=given.priority,
             client=given.client,
-            content=Content(given.ids, shared_blocks=len(given.ids), owner=0) if knows_contents else None,
+            content=content if core.store.knows_contents else None,
             row=row,
         )
-        offered(request)
+        offered.append(request)
         return request
 
     return Arrivals(

@@ -7,9 +7,11 @@ from random import Random
 
 from sim.engines import UNKNOWN_HARDWARE
 from sim.results.columns import NEVER
+from sim.testing.worlds import Row, World
 from tests.golden.fuzz import MAX_TURNS, ReferenceEngine
 from tests.golden.scenarios import Scenario, random_scenario
-from tests.laws.worlds import STEP_NS, Row, World, run
+from tests.laws.costs import COSTS, STEP_NS
+from tests.laws.worlds import run
 
 
 def on_the_clock(scenario: Scenario, rng: Random) -> World:
@@ -34,7 +36,7 @@ def on_the_clock(scenario: Scenario, rng: Random) -> World:
         )
         for job in scenario.jobs
     )
-    return World("vllm-v1", scenario.config.spec(UNKNOWN_HARDWARE), "even", rows)
+    return World(scenario.config.spec(UNKNOWN_HARDWARE), rows, COSTS["even"])
 
 
 def test_tokens_come_when_the_reference_says():

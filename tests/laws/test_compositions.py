@@ -20,8 +20,10 @@ from sim.policies.admission import Conservative, Optimistic
 from sim.policies.aging import LeastUrgentHysteresis
 from sim.policies.budget import PrefillFirst
 from sim.policies.preemption import Newest
-from tests.laws.worlds import COSTS, Row, Run, World, random_world, run
-from tests.laws.worlds import ENGINES as WORLD_ENGINES
+from sim.testing.worlds import Row, Run, World
+from tests.laws.costs import COSTS
+from tests.laws.engines import ENGINES as WORLD_ENGINES
+from tests.laws.worlds import random_world, run
 
 TUNED: dict[str, Any] = {
     "ttft_s": 1e-5,
@@ -72,7 +74,7 @@ def preset(name: str, **flags: Any) -> EngineSpec:
 
 
 def free_and_single(spec: EngineSpec, rows: tuple[Row, ...], **more: Any) -> tuple[Run, Run]:
-    world = World("made", spec, "even", rows, **more)
+    world = World(spec, rows, COSTS["even"], **more)
     return run(world, max_stretch=FOREVER), run(world, max_stretch=1)
 
 

@@ -1,6 +1,6 @@
 """The laws of DESIGN §11 over random workloads, engines and pool sizes, with cancels and timeouts, through the driver.
 
-Laws 1, 2, 4, 10 and 11 are checked by `worlds.CheckedLog` after every plan that is made and after every one that ran.
+Laws 1, 2, 4, 10 and 11 are checked by `CheckedLog` after every plan that is made and after every one that ran.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from sim.core import drafting as drafting_module
 from sim.core.lifecycle import TERMINAL, State
 from sim.core.spec import Quirk
 from sim.results.columns import NEVER, STATES
-from tests.laws.worlds import ENGINES, Run, World, random_world, run
+from sim.testing.worlds import Run, World
+from tests.laws.engines import ENGINES
+from tests.laws.worlds import random_world, run
 
 SEEDS = range(24)
 LONG_SEEDS = range(1000, 2500)

@@ -12,7 +12,9 @@ from sim.core.spec import EngineSpec
 from sim.engines import UNKNOWN_HARDWARE, Reference, StaticBatch, Textbook, VllmV1
 from sim.engines.mini_runtime import MiniRuntime
 from sim.engines.vllm_v0 import VllmV0
-from tests.laws.worlds import STEP_NS, Row, World, run
+from sim.testing.worlds import Row, Run, World
+from tests.laws.costs import COSTS, STEP_NS
+from tests.laws.worlds import run
 
 BLOCK = 16
 
@@ -96,24 +98,29 @@ LOADS = {
 def test_most_steps_are_in_stretches(name: str):
     """At least so many steps come without a plan, and at most so many events per request."""
     load = LOADS[name]
-    one = run(World(name, load.spec(), "uneven", load.rows))
+    one = run(World(load.spec(), load.rows, COSTS["uneven"]))
     assert one.outcome.stalled is None
-    assert one.stretched_ratio >= load.stretched_ratio
+    plans = one.log.steps.steps
+    assert 1 - len(plans) / sum(plans) >= load.stretched_ratio
     assert one.outcome.events / len(load.rows) <= load.events_per_request
+
+
+def run_even(spec: EngineSpec, requests: tuple[Row, ...]) -> Run:
+    return run(World(spec, requests, COSTS["even"]))
 
 
 def test_an_arrival_behind_a_full_house_ends_nothing():
     """With all slots taken, arrivals come to one event each: the stretch in progress goes on."""
     spec = vllm(max_num_seqs=1)
-    alone = run(World("", spec, "even", rows(1, every_steps=0, prompt=16, output=300)))
+    alone = run_even(spec, rows(1, every_steps=0, prompt=16, output=300))
     assert alone.outcome.events == 1 + 3
     crowd = rows(1, every_steps=0, prompt=16, output=300) + rows(50, every_steps=5, prompt=16, output=1)[1:]
-    assert run(World("", spec, "even", crowd)).log.steps.steps[1] == alone.log.steps.steps[1] == 299
+    assert run_even(spec, crowd).log.steps.steps[1] == alone.log.steps.steps[1] == 299
 
 
 def test_deadlines_that_nobody_reaches_end_nothing():
     """A timeout that comes after its request's end costs no step."""
-    without = run(World("", vllm(), "even", QUIET))
-    with_deadlines = run(World("", vllm(), "even", rows(40, every_steps=150, prompt=100, output=200, timeout=10**9)))
+    without = run_even(vllm(), QUIET)
+    with_deadlines = run_even(vllm(), rows(40, every_steps=150, prompt=100, output=200, timeout=10**9))
     assert with_deadlines.outcome.events == without.outcome.events
     assert list(with_deadlines.log.steps.steps) == list(without.log.steps.steps)

@@ -13,7 +13,9 @@ import pytest
 from sim.core.lifecycle import State
 from sim.engines import UNKNOWN_HARDWARE, VllmV1
 from sim.results.columns import NEVER, STATES
-from tests.laws.worlds import Row, Run, World, run
+from sim.testing.worlds import Row, Run, World
+from tests.laws.costs import COSTS
+from tests.laws.worlds import run
 
 both = pytest.mark.parametrize("depth", [1, 2])
 
@@ -25,7 +27,7 @@ def row(arrival_ns: int, prompt: int, output: int, **leaving: int) -> Row:
 def simulate(*rows: Row, depth: int = 1, **flags: Any) -> Run:
     """In stretches; step by step it must be the same."""
     config = VllmV1(async_scheduling=depth == 2, **{"enable_prefix_caching": False, "max_model_len": 1000, **flags})
-    world = World("vllm-v1", config.spec(UNKNOWN_HARDWARE), "even", rows)
+    world = World(config.spec(UNKNOWN_HARDWARE), rows, COSTS["even"])
     result = run(world)
     assert run(world, max_stretch=1).facts() == result.facts()
     return result
@@ -173,7 +175,7 @@ def test_blocked_head_that_leaves_lets_others_in(depth: int):
 
 def test_a_stop_at_a_step_end():
     """A limit of time at a step's end includes that step."""
-    world = World("", VllmV1(async_scheduling=False).spec(UNKNOWN_HARDWARE), "even", (LONG,))
+    world = World(VllmV1(async_scheduling=False).spec(UNKNOWN_HARDWARE), (LONG,), COSTS["even"])
     for limit_ns, tokens in ((4999, 4), (5000, 5), (5001, 5)):
         limited = replace(world, limits=replace(world.limits, max_time_ns=limit_ns))
         result = run(limited)
