@@ -12,7 +12,9 @@ from sim.core.observer import Observer
 from sim.core.request import Request
 from sim.core.spec import Quirk
 from sim.engines import ENGINES, UNKNOWN_HARDWARE, Reference
-from tests.laws.worlds import STEP_NS, Row, World, run
+from sim.testing.worlds import Row, World
+from tests.laws.costs import COSTS, STEP_NS
+from tests.laws.worlds import run
 
 
 class Tokens(Observer):
@@ -94,7 +96,7 @@ def test_on_every_preset(preset: str) -> None:
         )
         for number in range(24)
     )
-    one = run(World("made", spec, "even", rows))
+    one = run(World(spec, rows, COSTS["even"]))
     core, columns = one.core, one.columns
     assert core.idle
     kept = core.store.retained_blocks if Quirk.CACHE_LEAKS in spec.quirks else 0
