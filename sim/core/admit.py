@@ -177,6 +177,11 @@ class Admit:
         self.max_scan = max_scan
         self.whole_prompt = whole_prompt
         self.latches = latches
+        self._scan = tuple(
+            (test.decide, test.needs_candidate, any(each.needs_candidate for each in tests[: number + 1]))
+            for number, test in enumerate(tests)
+        )
+        """Per test: what it decides, whether for this candidate alone, whether by then a candidate was looked at."""
 
     def apply(self, core: Drafting, draft: StepDraft) -> None:
         if not core.waiting:
@@ -195,10 +200,11 @@ class Admit:
                 head = self._head(core, draft) if draft.preempted else core.waiting.first()
                 if head is None or not self._consider(core, draft, head):
                     break
-        if self.latches and draft.deferred is not None and draft.deferred.blocker is not Blocker.WORK:
-            core.latched = bool(core.running)
-        if not core.waiting:
-            draft.deferred = None  # the last one has used up what there was
+        if draft.deferred is not None:
+            if self.latches and draft.deferred.blocker is not Blocker.WORK:
+                core.latched = bool(core.running)
+            if not core.waiting:
+                draft.deferred = None  # the last one has used up what there was
 
     def _head(self, core: Drafting, draft: StepDraft) -> Request | None:
         """Who is looked at next: victims of this very step come back to the queue behind the scan (vLLM V0)."""
@@ -207,16 +213,14 @@ class Admit:
     def _consider(self, core: Drafting, draft: StepDraft, request: Request) -> bool:
         """Admit or reject it, or note why it waits. True if the scan may go on behind it."""
         candidate = Candidate(request, draft, self.whole_prompt)
-        looked_at = False
-        for test in self.tests:
-            looked_at = looked_at or test.needs_candidate
-            decision = test.decide(core, candidate)
+        for decide, for_candidate, looked_at in self._scan:
+            decision = decide(core, candidate)
             if decision is ADMIT:
                 continue
             if decision.verdict is Verdict.REJECT:
                 core.reject(draft, request, decision)
                 return True
-            if self.misfit is Misfit.IS_LOST and test.needs_candidate:
+            if self.misfit is Misfit.IS_LOST and for_candidate:
                 core.lose(draft, request, decision)
             elif draft.deferred is None:
                 draft.deferred = decision

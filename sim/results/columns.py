@@ -150,9 +150,10 @@ class EngineLog(Observer):
         """What the head of the queue waits for, from each time on: a step function."""
         self.deferrals: Counter[str] = Counter()
         """Scheduling steps that left somebody waiting, by reason."""
-        self.evictions: Counter[str] = Counter()
-        """Cached blocks that lost their contents, by whether they went to a step with prompts or to decodes alone."""
         self._evicted = 0
+        """Cached blocks that have lost their contents so far."""
+        self._evicted_for_prompts = 0
+        """Of these, how many went to steps with prompts; the others went to decodes alone."""
         self._blocked_why: Decision | None = None
         self._blocked_head: Request | None = None
         self._preempted_ns: dict[int, int] = {}
@@ -248,7 +249,9 @@ class EngineLog(Observer):
             )
         )
         if store.evicted_blocks != self._evicted:
-            self._evicting("for prompts" if shape.prefill else "for decodes", store.evicted_blocks)
+            if shape.prefill:
+                self._evicted_for_prompts += store.evicted_blocks - self._evicted
+            self._evicted = store.evicted_blocks
         if plan.deferred is not None or self.blocked_by[-1] != NOBODY:
             self.blocked(self.now_ns, plan.deferred, core.latest_draft.blocked)
 
@@ -268,12 +271,13 @@ class EngineLog(Observer):
 
     def grown(self, core: EngineCore) -> None:
         """The plans so far have taken the blocks of all their steps: beyond their first ones, decodes needed them."""
-        if core.store.evicted_blocks != self._evicted:
-            self._evicting("for decodes", core.store.evicted_blocks)
+        self._evicted = core.store.evicted_blocks
 
-    def _evicting(self, cause: str, evicted_blocks: int) -> None:
-        self.evictions[cause] += evicted_blocks - self._evicted
-        self._evicted = evicted_blocks
+    @property
+    def evictions(self) -> Counter[str]:
+        """Cached blocks that lost their contents, by what the room was for."""
+        prompts = self._evicted_for_prompts
+        return +Counter({"for prompts": prompts, "for decodes": self._evicted - prompts})
 
     def ran(self, plan: BatchPlan, ends_ns: list[int], deferred: Decision | None, deferred_steps: int) -> None:
         """A plan is over, after as many steps as there are ends; `deferred_steps` of them left somebody waiting."""
