@@ -11,11 +11,9 @@ from sim.engines import Hardware
 def with_host_pool(spec: EngineSpec, blocks: int | None, hardware: Hardware) -> EngineSpec:
     """The engine with a pool of so many blocks on the host; None leaves it the preset's own.
 
-    Raises ValueError if the preemption policy swaps and there is no pool, or a pool is given and nobody swaps.
+    Raises ValueError if the preemption policy swaps and there is no pool. A pool that nobody uses does no harm.
     """
     swaps = spec.preemption.may_swap
-    if blocks is not None and not swaps:
-        raise ValueError("host_blocks is for preemption policies that swap, such as newest:mode=swap or cheaper")
     if blocks is not None:
         spec = replace(spec, host=hardware.host(blocks, spec.new_store().block_tokens))
     if swaps and not spec.host.blocks:

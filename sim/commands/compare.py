@@ -41,6 +41,9 @@ def compare(
     max_tokens_from: Annotated[
         str | None, typer.Option(help="Where a trace names no max_tokens: model_len | fixed:N | factor:F | true.")
     ] = None,
+    host_blocks: Annotated[
+        int | None, typer.Option(help="KV blocks on the host, for policies that swap (newest:mode=swap, cheaper).")
+    ] = None,
     slo: Annotated[list[str] | None, typer.Option(help="Target in seconds: ttft=2, tpot=0.05 or e2e=30.")] = None,
     format: Annotated[str | None, typer.Option(help="Trace format; by default the content decides.")] = None,
     columns: Annotated[str | None, typer.Option(help="Columns of a generic trace as JSON.")] = None,
@@ -72,7 +75,7 @@ def compare(
         plan = read_plan(file)
         return _run(plan, points(plan, file=file, allow_plugins=allow_plugins), jobs, out)
     description = described(scenario, allow_plugins)
-    description |= given({"limit": limit, "max_tokens_from": max_tokens_from})
+    description |= given({"limit": limit, "max_tokens_from": max_tokens_from, "host_blocks": host_blocks})
     choose_cost(description, profile, cost)
     description.setdefault("slo", {}).update(targets(slo or []))
     reading = {

@@ -7,9 +7,9 @@ when the one before is over), priorities, ignore_eos, and that a waiting request
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sim.core.admit import (
     BLOCKS_ARE_THERE,
@@ -34,6 +34,11 @@ from sim.policies.protocols import OrderPolicy
 from sim.policies.ratio import SPARE_TOKENS, NewTokenRatio
 
 
+def _off(value: object) -> object:
+    """SGLang switches chunks off with -1."""
+    return None if value in (-1, "-1", "none") else value
+
+
 @ENGINES.register("sglang")
 class Sglang(EngineConfig):
     """SGLang's own flag names; defaults of its server on a GPU of 60 to 160 GiB."""
@@ -45,7 +50,7 @@ class Sglang(EngineConfig):
     max_running_requests: int | None = Field(default=None, ge=1)
     """Sequence slots, never more than half as many as the pool has tokens. None = as many as fit it at 1/512 of the
     context each, but at least 2048 and at most 4096."""
-    chunked_prefill_size: int | None = Field(default=8192, ge=1)
+    chunked_prefill_size: Annotated[int | None, BeforeValidator(_off)] = Field(default=8192, ge=1)
     """Prefill tokens per step, in whole pages; longer prompts are cut. None = off (SGLang: -1)."""
     max_prefill_tokens: int = Field(default=16384, ge=1)
     """When the prefills of a step come to so many nobody else joins; without chunks the first may be longer."""

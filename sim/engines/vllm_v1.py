@@ -27,7 +27,8 @@ class VllmV1(EngineConfig):
     preset: ClassVar[str] = "vllm-v1"
 
     max_num_batched_tokens: int = Field(default=8192, ge=1)
-    """Tokens per step (16,384 in the offline LLM class)."""
+    """Tokens per step (16,384 in the offline LLM class). Without chunked prefill at least max_model_len: the default
+    grows to it, a smaller value is refused."""
     max_num_seqs: int = Field(default=1024, ge=1)
     max_num_active_seqs: int | None = Field(default=None, ge=1)
     """Running requests at most; None = max_num_seqs."""
@@ -53,6 +54,7 @@ class VllmV1(EngineConfig):
     def spec(self, hardware: Hardware) -> EngineSpec:
         blocks = self.num_gpu_blocks_override or hardware.kv_tokens // self.block_size + 1
         by_priority = self.scheduling_policy == "priority"
+        longest = self.max_model_len or hardware.max_model_len
         return EngineSpec(
             name=self.preset,
             passes=(
@@ -65,7 +67,7 @@ class VllmV1(EngineConfig):
                 watermark_blocks=int(self.watermark * blocks), full_sequence=self.scheduler_reserve_full_isl
             ),
             budget=ListOrder(
-                max_tokens=self.max_num_batched_tokens,
+                max_tokens=self._step_tokens(longest),
                 chunk_cap=self.long_prefill_token_threshold,
                 adaptive_cap=self.long_prefill_token_threshold_adaptive,
                 chunked=self.enable_chunked_prefill,
@@ -73,7 +75,18 @@ class VllmV1(EngineConfig):
             preemption=LeastUrgent() if by_priority else Newest(),
             store=block_store(blocks - 1, self.block_size, prefix_caching=self.enable_prefix_caching),
             max_running=self.max_num_active_seqs or self.max_num_seqs,
-            max_model_len=self.max_model_len or hardware.max_model_len,
+            max_model_len=longest,
             longer_than_model=self.longer_than_model,
             depth=2 if self.async_scheduling else 1,
         )
+
+    def _step_tokens(self, longest: int) -> int:
+        """Source: `SchedulerConfig.verify_max_model_len`; ValueError as there."""
+        tokens = self.max_num_batched_tokens
+        if self.enable_chunked_prefill or tokens >= longest:
+            return tokens
+        if "max_num_batched_tokens" in self.model_fields_set:
+            raise ValueError(
+                f"max_num_batched_tokens must be >= {longest} (max_model_len) without chunked prefill, got {tokens}"
+            )
+        return longest

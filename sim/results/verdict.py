@@ -8,7 +8,10 @@ from enum import Enum
 from sim.core.lifecycle import State
 from sim.results.measure import NS_PER_S, Measured
 from sim.results.stability import FLOOR_REQUESTS, MIN_ARRIVALS, THRESHOLD_RATIO, Trend, trend
-from sim.results.wording import count, number
+from sim.results.wording import count, number, percent
+
+MOST_LOST_RATIO = 0.01
+"""Of the offered: beyond it the first lines say so, whatever the backlog does."""
 
 
 class RunState(Enum):
@@ -53,6 +56,9 @@ def verdict(measured: Measured) -> Verdict:
     if outcome.stalled is not None:
         state = RunState.STALLED
         lines.insert(0, f"STALLED: {outcome.stalled}")
+    lost = sum(measured.ends[state] for state in (State.REJECTED, State.TIMED_OUT, State.FAILED))
+    if lost > MOST_LOST_RATIO * len(seen):
+        lines.append(f"{percent(lost / len(seen))} of the offered requests were lost (rejected, timed out or failed)")
     if not backlog.enough:
         lines.append(f"{count(len(seen), 'arrival')}: too few to see a trend in the backlog (from {MIN_ARRIVALS})")
     partial = state in (RunState.PARTIAL, RunState.STALLED)

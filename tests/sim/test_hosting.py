@@ -69,7 +69,6 @@ def test_asynchronous_scheduling_swaps_too() -> None:
     [
         (SWAP, {}, "the preemption policy swaps, which needs a pool on the host: give host_blocks"),
         ("cheaper", {}, "needs a pool on the host"),
-        (None, {"host_blocks": 5}, "host_blocks is for preemption policies that swap"),
         (SWAP, {"host_blocks": 0}, "host_blocks must be >= 1, got 0"),
     ],
 )
@@ -99,3 +98,8 @@ def test_bytes_of_a_block_follow_the_profiles_dtype() -> None:
     shipped, cost = load_profile("h100-llama-3.1-8b-bf16"), ProfileConfig(name="h100-llama-3.1-8b-bf16")
     wide = shipped.model_copy(update={"dtype": "float32", "tensor_parallel": 2})
     assert hardware_of(cost, shipped).kv_bytes_per_token == hardware_of(cost, wide).kv_bytes_per_token == 131_072
+
+
+def test_a_pool_that_nobody_uses_does_no_harm() -> None:
+    """So that policies that swap and that do not can be compared under one scenario."""
+    assert run(None, host_blocks=5).metrics is not None

@@ -270,9 +270,7 @@ def test_a_budget_policy_keeps_the_engines_own_budget() -> None:
 def test_nothing_served_and_stalled_say_so(trace: Path) -> None:
     rejected = tokenwork("replay", str(trace), "--num-gpu-blocks-override", "2")
     assert "NOTHING SERVED: none of 50 requests finished" in rejected.stdout
-    stalled = tokenwork(
-        "replay", str(trace), "--no-enable-chunked-prefill", "--max-num-batched-tokens", "8", "--max-num-seqs", "8"
-    )
+    stalled = tokenwork("replay", str(trace), "--budget", "list-order:max_tokens=8:chunked=false")
     assert stalled.returncode == 1
     words = " ".join(stalled.stdout.split())
     assert "STALLED: nothing runs, but request 0 at the head of the queue (prompt 20 tokens" in words

@@ -248,7 +248,7 @@ def test_flags() -> None:
     [
         {"page_size": 0},
         {"schedule_policy": "hrrn"},
-        {"chunked_prefill_size": -1},
+        {"chunked_prefill_size": 0},
         {"chunked_prefill_size": 100, "page_size": 16},
         {"max_queued": 1},
     ],
@@ -295,3 +295,8 @@ def test_no_slot_costs_none() -> None:
     submit(core, "a", 100, 2000)
     submit(core, "b", 100, 2000)
     assert [plan_next(core).steps for _ in range(4)] == [1, 1999, 1, 1999]
+
+
+@pytest.mark.parametrize("off", [-1, "-1", "none", None])
+def test_chunks_are_switched_off_as_sglang_does(off: Any) -> None:
+    assert Sglang(chunked_prefill_size=off).chunked_prefill_size is None
