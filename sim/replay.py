@@ -22,7 +22,7 @@ from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
 from sim.core.front import FrontLimits
 from sim.core.request import Request
-from sim.core.spec import EngineSpec
+from sim.core.spec import EngineSpec, Quirk
 from sim.driver import Arrivals, Limits, Simulation
 from sim.engines import UNKNOWN_HARDWARE, Hardware
 from sim.foreign import notes_on, policies_in_files, with_hashes
@@ -282,7 +282,14 @@ def _notes(scenario: Scenario, trace: Trace, spec: EngineSpec, profile: Profile 
     if isinstance(spec.admission, Conservative) and any("from model_len" in note for note in notes):
         notes.append("memory is reserved for the longest answers that the model allows: see --max-tokens-from")
     if spec.request_timeout_s is not None:
-        notes.append(f"requests without a deadline give up after {spec.request_timeout_s:g} s, as {spec.name} has it")
+        runs_on = ", and the engine computes on" if Quirk.LEAVERS_RUN_ON in spec.quirks else ""
+        given = f"{spec.request_timeout_s:g} s"
+        notes.append(f"requests without a deadline give up after {given}, as {spec.name} has it{runs_on}")
+    if scenario.capacity_events:
+        blocks = [event.blocks for event in scenario.capacity_events]
+        notes.append(
+            f"the pool changes {len(blocks)} times, down to {min(blocks):,} blocks: shares are of its largest size"
+        )
     if profile is not None:
         notes += [f"profile {profile.name}: {line}" for line in (*profile.assumed, *profile.derived)]
     return notes
