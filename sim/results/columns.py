@@ -7,10 +7,10 @@ steps.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +99,7 @@ class StepColumns:
     """Cached blocks that have lost their contents so far."""
 
     NAMES = tuple(name for name in __annotations__)
-    _PACKED = Struct(f"={len(NAMES)}q")
+    _PACKED = struct.Struct(f"={len(NAMES)}q")
 
     def __init__(self) -> None:
         self._rows = array("q")
@@ -109,8 +109,11 @@ class StepColumns:
         """Ends of all steps, plan after plan."""
 
     def append(self, row: tuple[int, ...]) -> None:
-        """Values in the order of NAMES."""
-        self._rows.frombytes(self._PACKED.pack(*row))  # `extend` takes more than twice as long
+        """Values in the order of NAMES. Raises OverflowError beyond 64 bits."""
+        try:
+            self._rows.frombytes(self._PACKED.pack(*row))  # `extend` takes more than twice as long
+        except struct.error as error:
+            raise OverflowError(str(error)) from None
 
     def __getattr__(self, name: str) -> IntArray:
         try:
