@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from sim.conformance.mini_runtime_books import Books, OwnedBlocks, Times, seconds
 from sim.conformance.recorder import RECORDERS, Log, Recorder
-from sim.conformance.workload import Arrivals, Prompts, prompt_tokens
+from sim.conformance.workload import Arrivals, Prompts
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
 from sim.core.plan import BatchPlan
@@ -122,12 +122,7 @@ class Loop:
 
     def _submit(self, step: int) -> None:
         for row in self.arrivals.due(step):
-            request = Request(
-                str(row["id"]),
-                prompt_tokens=prompt_tokens(row["prompt"]),
-                max_tokens=row["max_new_tokens"],
-                content=self.prompts.content(row["prompt"]),
-            )
+            request = self.prompts.request(row)
             self.books.times[row["id"]] = Times(submitted=self.books.now_ns)
             self.core.submit(request, stop_after=row.get("eos_at", row["max_new_tokens"]))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from sim.conformance.recorder import RECORDERS, Log, NotCovered, Recorder
-from sim.conformance.workload import Arrivals, Prompts, prompt_tokens
+from sim.conformance.workload import Arrivals, Prompts
 from sim.core.admit import NO_SLOT, a_slot_is_free, not_latched
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
@@ -175,12 +175,7 @@ class Loop:
 
     def _arrive(self, step: int) -> None:
         for row in self.arrivals.due(step):
-            request = Request(
-                str(row["id"]),
-                prompt_tokens=prompt_tokens(row["prompt"]),
-                max_tokens=row["max_new_tokens"],
-                content=self.prompts.content(row["prompt"]),
-            )
+            request = self.prompts.request(row)
             self.core.submit(request, stop_after=row.get("true_output_len") or row["max_new_tokens"])
 
     def _turn(self, step: int) -> dict[str, Any]:

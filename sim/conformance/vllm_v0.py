@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from sim.conformance.recorder import RECORDERS, Log, Recorder
-from sim.conformance.workload import Arrivals, Prompts, prompt_tokens
+from sim.conformance.workload import Arrivals, Prompts
 from sim.core.cohort import FOREVER
 from sim.core.engine import EngineCore
 from sim.core.lifecycle import State
@@ -102,13 +102,7 @@ class Loop:
             yield self._turn(step)
 
     def _submit(self, row: dict[str, Any], step: int) -> None:
-        request = Request(
-            str(row["id"]),
-            prompt_tokens=prompt_tokens(row["prompt"]),
-            max_tokens=row["max_new_tokens"],
-            arrival_ns=step,
-            content=self.prompts.content(row["prompt"]),
-        )
+        request = self.prompts.request(row, arrival_ns=step)
         self.live[request] = None
         self.core.submit(request, stop_after=row["max_new_tokens"])
 

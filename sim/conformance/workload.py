@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.core.request import Request
 from sim.kv.content import Content
 from workloads.prefix import PrefixChain
 
@@ -55,3 +56,13 @@ class Prompts:
         blocks = [tuple(tokens[at : at + size]) for at in range(0, len(tokens) - size + 1, size)]
         ids = self._chain.chained(self._blocks.setdefault(block, len(self._blocks)) for block in blocks)
         return Content(ids, shared_blocks=len(ids), owner=owner)
+
+    def request(self, row: dict[str, Any], *, arrival_ns: int = 0) -> Request:
+        """A recording's row as the request that a core is given."""
+        return Request(
+            str(row["id"]),
+            prompt_tokens=prompt_tokens(row["prompt"]),
+            max_tokens=row["max_new_tokens"],
+            arrival_ns=arrival_ns,
+            content=self.content(row["prompt"]),
+        )
